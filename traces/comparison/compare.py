@@ -50,7 +50,7 @@ from traces.figures.spread import NOTHING, Spread, are_usual, mean, median_per_s
 from traces.figures.stage_times import stage_errors
 from traces.figures.step_memory import step_rises
 from traces.model.result_cache import result_cache
-from traces.model.run import KINETO, RECORDER, HostFigures, ReplayNotes, Run
+from traces.model.run import KINETO, RECORDER, ReplayNotes, Run
 from traces.model.trace import NONE, PHASES, Column, PhaseTiming, StepKind, Trace
 from traces.model.workload import differ_in_batch_size_alone
 from traces.rates.estimate_errors import EstimateError, expected_error
@@ -79,8 +79,8 @@ def compare(
     ours, theirs = repeated, repeating
     if verdict.same:
         ours, theirs = compared_steps.steps_of_kernels(recorded, ours, other, theirs)
-    notes = other.run_of(other.ranks[0]).replay
-    config = notes.config if notes is not None else None
+    replay = other.run_of(other.ranks[0]).replay
+    notes = replay or ReplayNotes()
     times = Both(pace.step_times(recorded), pace.step_times(other))
     paces = Both(pace.pace_of(times.recorded, timed, ours), pace.pace_of(times.replayed, timed_other, theirs))
     if not len(timed) and not len(timed_other):
@@ -88,7 +88,7 @@ def compare(
     spread_of = partial(_spread, times, timed, timed_other, measure.steady_steps(recorded))
     steps = spread_of(pace.pace_series)
     # Most replays load data at the speed of the replaying machine, not at the recorded speed.
-    whole = not other.is_replay or (config is not None and config.loader == "recorded")
+    whole = not other.is_replay or notes.config.loader == "recorded"
     # If the host waits for the GPU after each phase, the recording does not show whether the host or the GPU limits the step
     # time.
     omits_loader = not whole and recorded.phase_timing is PhaseTiming.ASYNCHRONOUS
@@ -131,19 +131,19 @@ def compare(
         host_phases_comparable=recorded.phase_timing is other.phase_timing,
         streams=_streams(recorded, ours, other, theirs),
         coverage=_coverage(worked.replayed, notes) if other.is_replay else None,
-        host=notes.host if notes is not None else HostFigures(),
+        host=notes.host,
         values=ValueReads(
-            unrecorded_reads=notes.reads_unrecorded if notes is not None else None,
-            computed=(config is not None and config.values == "compute") if other.is_replay else None,
-            sizes_assumed=notes.sizes_assumed if notes is not None else None,
+            unrecorded_reads=notes.reads_unrecorded,
+            computed=notes.config.values == "compute" if other.is_replay else None,
+            sizes_assumed=notes.sizes_assumed,
         ),
-        events_never_recorded=notes.events_never_recorded if notes is not None else None,
+        events_never_recorded=notes.events_never_recorded,
         memory=_memory(recorded, other, notes),
-        missing=list(notes.missing) if notes is not None else [],
-        missing_in_steps=missing_in(other, repeating, notes.missing) if notes is not None else [],
+        missing=list(notes.missing),
+        missing_in_steps=missing_in(other, repeating, notes.missing) if notes.missing else [],
         changes=changes(recorded, other, ours, theirs, tolerance, top),
-        clock=config.clock if config is not None else None,
-        speed=config.speed if config is not None else None,
+        clock=None if replay is None else notes.config.clock,
+        speed=None if replay is None else notes.config.speed,
         tolerance=tolerance,
         judged=judged,
         judged_figures=known,
@@ -384,15 +384,15 @@ def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
     return shares
 
 
-def _coverage(replay: Trace, notes: ReplayNotes | None) -> dict[str, float] | None:
+def _coverage(replay: Trace, notes: ReplayNotes) -> dict[str, float] | None:
     times = {origin.name.lower(): ns for origin, ns in measure.device_time_by_origin(replay).items()}
-    times["unmatched"] = notes.uncharged_ns if notes is not None else 0
+    times["unmatched"] = notes.uncharged_ns
     kinds = (*_COVERAGE, "curve") if times.get("curve") else _COVERAGE
     total = sum(times.get(kind, 0) for kind in kinds)
     return {kind: times.get(kind, 0) / total for kind in kinds} if total else None
 
 
-def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[str, MemoryComparison]:
+def _memory(recorded: Trace, other: Trace, notes: ReplayNotes) -> dict[str, MemoryComparison]:
     first = _first_with_memory(recorded) if other.is_replay_of(recorded) else 0
     kinds = _kinds_with_memory(recorded) & _kinds_with_memory(other)
     sides = (recorded, _memory_steps(recorded, 0, kinds)), (other, _memory_steps(other, first, kinds))
@@ -402,7 +402,7 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
     rises_a, rises_b = (measure.by_label(trace, step_rises(trace)) for trace in (recorded, other))
     uses = {
         other.device_label(row): use
-        for row, use in enumerate(notes.memory if notes is not None else ())
+        for row, use in enumerate(notes.memory)
         if row < len(other.devices) and (use.most_reserved_bytes or use.ooms)
     }
     found = {}

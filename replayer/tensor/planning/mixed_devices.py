@@ -325,7 +325,12 @@ def _compare(operands: _Operands, cpu_scalars: int) -> None:
             scalars += 1
             require(scalars <= cpu_scalars, "Trying to pass too many CPU scalars to non-CPU kernel!")
         elif tensor.device != common:
-            raise RuntimeError(f"{_EXPECTED}found at least two devices, {common} and {tensor.device}!")
+            _refuse_two(common, tensor.device)
+
+
+def _refuse_two(*devices: torch.device) -> NoReturn:
+    one, other = sorted(devices, key=lambda device: device.type == "cpu")
+    raise RuntimeError(f"{_EXPECTED}found at least two devices, {one} and {other}!")
 
 
 def _is_uneven(operands: _Operands) -> bool:
@@ -373,17 +378,13 @@ def _index_put(operands: _Operands) -> Mixed:
     if values.device != here and values.dim():
         sorts = operands.values["accumulate"] or torch.are_deterministic_algorithms_enabled()
         require(not sorts or here.type != "cuda", f"expected device {here} but got device {values.device} for value tensor")
-        devices = sorted({str(here), str(values.device)}, key=lambda device: device == "cpu")
-        raise RuntimeError(f"{_EXPECTED}found at least two devices, {devices[0]} and {devices[1]}!")
+        _refuse_two(here, values.device)
     return Mixed.ON_HOST if here.type == "cpu" else Mixed.ON_DEVICE
 
 
 def _index_fill(operands: _Operands) -> Mixed:
-    devices = [operands.values["self"].device, operands.values["index"].device]
-    if devices[0] != devices[1]:
-        ordered = sorted(devices, key=lambda device: device.type == "cpu")
-        raise RuntimeError(f"{_EXPECTED}found at least two devices, {ordered[0]} and {ordered[1]}!")
-    return _of_self(operands)
+    here, there = operands.values["self"].device, operands.values["index"].device
+    return _of_self(operands) if here == there else _refuse_two(here, there)
 
 
 def _of_self(operands: _Operands) -> Mixed:

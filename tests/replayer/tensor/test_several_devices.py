@@ -55,6 +55,9 @@ MIXES: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], Any], str]] = {
     "cat": (lambda a, b: torch.cat([a, b]), _GOT.format("tensors", "cat")),
     "linear": (nn.functional.linear, _GOT.format("mat2", "mm")),
     "out": (lambda a, b: torch.add(a, a, out=b), _FOUND.format(1, 0)),
+    "index_put_": (lambda a, b: a.index_put_((torch.tensor([0]),), b[0]), _FOUND.format(0, 1)),
+    "index_put_ on cuda:1": (lambda a, b: b.index_put_((torch.tensor([0]),), a[0]), _FOUND.format(1, 0)),
+    "index_fill_ on cuda:1": (lambda a, b: b.index_fill_(0, a[0, :1].long(), 1.0), _FOUND.format(1, 0)),
     "loss": (lambda a, b: nn.functional.cross_entropy(a, b[0].long()), _GOT.format("target", "nll_loss_forward")),
 }
 
