@@ -68,7 +68,8 @@ def test_the_reported_overhead_is_a_median_without_the_first_steps() -> None:
 
 
 def test_the_cost_of_appending_is_spread_over_the_steps() -> None:
-    """GIVEN two appends of 400 and 200 ns after 2 and 8 more steps of 10 ns THEN a step costs 10 and its share of 2 x 200."""
+    """GIVEN steps of 10 ns, and two appends to the file, of 400 ns after 2 steps and of 200 ns after 8 more THEN a step costs
+    10 ns and its share of 2 x 200 ns."""
     costly = Costly(FakeClock())
     for number, took_ns in ((2, 400), (10, 200)):
         costly.work((number - costly.cost._steps) * 10)

@@ -44,7 +44,7 @@ def texts(svg: str) -> list[str]:
 
 
 def test_a_curve_uses_the_whole_area_of_the_chart() -> None:
-    """GIVEN 0, 108 and 54 at 0, 1 and 2 WHEN drawn THEN the top of the chart stands for 116.64."""
+    """GIVEN the values 0, 108 and 54 WHEN they are drawn THEN the top of the chart stands for 1.08 * 108 = 116.64."""
     svg = chart(a_line([0, 108, 54], has_dots=True))
     # 220 - 34 - value / 116.64 * 174
     assert values(svg, "circle dot", "cx", "cy") == [(64.0, 186.0), (456.0, 24.9), (848.0, 105.4)]
@@ -92,7 +92,8 @@ def test_a_shaded_band_covers_only_values_above_zero() -> None:
 
 
 def test_numbers_and_names_of_axes_are_beside_the_axes() -> None:
-    """GIVEN values up to 100 / 1.08 WHEN drawn THEN a number is 4 below its grid line, and the axis of x is at 186."""
+    """GIVEN values up to 100 / 1.08 WHEN they are drawn THEN each number is 4 px below its grid line, and the x axis is at 186
+    px."""
     svg = chart(a_line([0.0, 100 / 1.08], x=[0, 2]))
     lines = [186 - value / 100 * 174 for value in (0, 20, 40, 60, 80, 100)]
     assert values(svg, "line grid", "x1", "x2", "y1", "y2") == [(64, 848, round(y, 1), round(y, 1)) for y in lines]
@@ -146,7 +147,8 @@ def test_the_longest_bar_leaves_space_for_its_text() -> None:
 
 
 def test_long_labels_move_the_bars_to_the_right() -> None:
-    """GIVEN a label of 30 letters of 6.6 THEN the bars begin at 30 * 6.6 + 8, and the longest still ends before its text."""
+    """GIVEN a label of 30 letters, each 6.6 px wide THEN the bars begin at 30 * 6.6 + 8 px, and the longest bar leaves room for
+    its text."""
     svg = pairs(("k" * 30, (10.0,), ("10 ms",)), ("loss", (5.0,), ("5 ms",)))
     (x, longest), (other_x, shorter) = values(svg, "rect bar", "x", "width")
     assert x == other_x == 206 and longest == pytest.approx(860 - 206 - (5 * 6.6 + 10)) and shorter == longest / 2
@@ -154,7 +156,8 @@ def test_long_labels_move_the_bars_to_the_right() -> None:
 
 
 def test_a_file_has_the_title_the_legend_and_the_note_around_the_chart() -> None:
-    """GIVEN a legend too wide for one row WHEN a file is written THEN its height is 24 + 2 rows + 4, the chart and the note."""
+    """GIVEN a legend that is too wide for one row WHEN a file is written THEN the picture has two rows for the legend above the
+    chart and the note."""
     names = [(letter * 60, "a") for letter in "xyz"]  # 426 wide each, so two fit into 860
     file = Chart("Steps & more", 100, ['<rect class="mine"/>'], names, "Faded.").svg_file()
     root = ElementTree.fromstring(file)

@@ -305,7 +305,8 @@ def first() -> _FitRun:
 def test_with_several_gpus_fit_shows_the_gpu_that_needs_the_most_memory(
     script: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """GIVEN GPUs with two, four and eight samples THEN the last decides: 1 GiB of weights and 2 GiB for the samples. GIVEN a
+    """GIVEN GPUs that get two, four and eight samples THEN the GPU with eight samples decides: it needs 1 GiB for weights and 2
+    GiB for samples. GIVEN a
     GPU that does not fit THEN it decides, even if another one reserves more."""
     script(others=(2, 4))
     run(FitOptions(["train.py", "-b", "8"], "k80,v100-sxm2-16gb", json=True))

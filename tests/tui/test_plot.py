@@ -80,7 +80,8 @@ def texts(chart: Chart, shape: str) -> list[str]:
 
 
 def test_steps_of_two_traces_are_plotted_with_the_noise_of_the_first() -> None:
-    """GIVEN steps of 100, 104, 108, 112 and 200 us, the last of which is the warm-up's, and others of 100 us. Half of the
+    """GIVEN a trace with steps of 100, 104, 108 and 112 us and a warm-up step of 200 us, and a trace with steps of 100 us. Half
+    of the
     quartiles' distance is 3 us (0.103 to 0.109 ms), around the median of 0.106 ms."""
     trace = training(5, jitter_us=(0, 4, 8, 12, 100))
     trace.steps.kind[:] = [*[StepKind.STEADY] * 4, StepKind.WARMUP]
@@ -102,7 +103,8 @@ def test_of_more_than_2000_steps_only_the_longest_of_each_section_are_drawn() ->
 
 
 def test_the_plot_shows_busy_time_and_then_reasons_of_idle_time() -> None:
-    """GIVEN 100 us per step: busy 50, waiting for data 20, the host 18, launches 12 WHEN plotted THEN 100 us are 700 wide."""
+    """GIVEN steps of 100 us: 50 us busy, 20 us waiting for data, 18 us for the host and 12 us for launches WHEN they are
+    plotted THEN 100 us are 700 px wide."""
     chart = shapes("idle", training())
     found = [numbers(chart, kind, "x", "width")[0] for kind in ("busy", "r0", "r1", "r4") if numbers(chart, kind, "x")]
     assert found[:3] == [(150, 350), (500, 140), (640, 126)] and len(chart.shapes) == 5

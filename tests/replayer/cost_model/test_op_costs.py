@@ -461,8 +461,8 @@ def test_very_short_ops_do_not_correct_estimates() -> None:
 
 
 def test_time_above_four_times_the_estimate_grows_with_the_work() -> None:
-    """GIVEN a sort that took ten times its estimate WHEN there is four times the work THEN four tenths grow as the estimate
-    does, and six tenths grow fourfold."""
+    """GIVEN a sort that took ten times its estimate WHEN the work grows fourfold THEN 40 % of the time grows like the estimate,
+    and 60 % grows fourfold."""
     before, after = (SQUARE,), ((2048, 2048),)
     costs = OpCosts(V100, floor_ns=50_000)
     before_ns, after_ns = (costs.plain("sort", shapes, "float32").ns for shapes in (before, after))

@@ -135,7 +135,8 @@ def test_the_predicted_time_of_a_device_copy_scales_with_its_bytes(recorded_us: 
 
 
 def test_work_launched_before_the_recording_belongs_to_no_phase_and_no_kind() -> None:
-    """GIVEN four steps of 50 us of work WHEN the first copy of 10 us has no launch THEN 190 us are of steps: 47.5 us each."""
+    """GIVEN four steps with 50 us of work each WHEN the first copy of 10 us has no launch THEN the steps have 190 us of work,
+    so 47.5 us each."""
     trace = training(steps=4)
     trace.device.launch[0] = NONE
     prediction = predict(trace, Conditions(gpu="Tesla T4"))

@@ -22,7 +22,7 @@ def test_without_training_steps_host_times_come_from_evaluation_steps_with_kerne
 
 
 def test_a_step_keeps_its_index_if_it_takes_the_kernels_of_another_step() -> None:
-    """GIVEN a warm-up step that took over another step's kernels THEN its index is its own and not that of the other step."""
+    """GIVEN a warm-up step with the kernels of another step THEN it keeps its own index."""
     recording = RecordedRun(recording_of([(StepKind.PROFILED, FORWARD, KERNEL)] * 5))
     assert [recording.index_of(step) for step in recording.steps] == [0, 1, 2, 3, 4]
     assert recording.index_of(recording.steps[3].as_slow_as(recording.steps[1])) == 1
@@ -44,8 +44,8 @@ def test_an_op_takes_the_host_time_until_the_next_op_starts() -> None:
 
 @pytest.mark.parametrize(("kernel_us", "gbps"), [(40, 100), (21, 4000 / 21), (20, 0.8 * 549)])
 def test_the_bandwidth_of_long_elementwise_ops_is_that_of_the_gpu(kernel_us: int, gbps: float) -> None:
-    """GIVEN five sums of 1,000,000 float32, and products that have FLOPs, are long too and move little THEN the sums tell the
-    bandwidth if they take longer than 20 us. Otherwise a replay reaches four fifths of the P100's 549 GB/s."""
+    """GIVEN five sums of 1,000,000 float32, and long matrix products that move few bytes THEN the bandwidth is measured from
+    the sums if a sum takes longer than 20 us. Otherwise a replay reaches four fifths of the P100's 549 GB/s."""
     sums = [Op("aten::sum", 100 * i, 5, kernel=(100 * i + 9, kernel_us), shapes=((1_000_000,),)) for i in range(5)]
     products = [Op("aten::mm", 500 + 100 * i, 5, kernel=(509 + 100 * i, 90), shapes=((9, 9), (9, 9))) for i in range(90)]
     recording = RecordedRun(recording_of([(StepKind.STEADY, [("forward", 0, 20_000)], sums + products)]))

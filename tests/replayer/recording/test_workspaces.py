@@ -61,7 +61,8 @@ def test_memory_that_outlives_the_op_or_existed_before_is_not_a_workspace() -> N
 
 
 def test_a_result_that_is_freed_when_its_op_returns_is_not_a_workspace() -> None:
-    """GIVEN a block freed as the op returns THEN it is a result of this op, and a workspace of the op around it."""
+    """GIVEN a block that is freed when an inner op returns THEN it is a result of the inner op, and a workspace of the outer
+    op."""
     trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (60, -7 * MIB))
     assert program(trace, "aten::cudnn_convolution") == ()
     assert program(trace, "aten::convolution") == ((), (7 * MIB, -7 * MIB))

@@ -670,7 +670,8 @@ def fused_adam(name: str = "_fused_adam_", amsgrad: bool = False, **changed: tor
 @pytest.mark.parametrize("name", ["_fused_adam_", "_fused_adamw_"])
 @pytest.mark.parametrize("wrong", ["grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"])
 def test_a_fused_optimizer_requires_states_and_gradients_in_the_layout_of_the_parameters(name: str, wrong: str) -> None:
-    """GIVEN one tensor of another shape, order or dtype WHEN a fused optimizer runs THEN the error of the CUDA kernel."""
+    """GIVEN a tensor with another shape, memory layout or dtype WHEN a fused optimizer runs THEN it raises the error of the
+    CUDA kernel."""
     use()
     amsgrad = wrong == "max_exp_avg_sqs"
     fused_adam(name, amsgrad)

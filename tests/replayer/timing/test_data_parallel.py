@@ -76,7 +76,8 @@ class Script(Stage):
 
 
 def test_two_gpus_take_the_published_time_for_each_stage() -> None:
-    """GIVEN the one-GPU and the two-GPU recording WHEN a script runs on each THEN each part differs by the published time."""
+    """GIVEN published recordings of one and of two GPUs WHEN a script is replayed on both THEN each stage takes longer by the
+    published difference."""
     one, two = Stage(load(find("p100-no-cudnn"))), Script(load(find("p100x2-no-cudnn")))
     for _ in range(3):
         one.within("h2d", "aten::copy_")
@@ -139,7 +140,8 @@ def test_a_gpu_is_idle_between_its_replica_and_a_later_replica_of_another_gpu() 
 
 
 def test_an_event_between_two_stages_ends_when_the_second_stage_starts() -> None:
-    """GIVEN a first step WHEN an event is recorded where the last part of backward starts THEN it reads that time."""
+    """GIVEN a first step WHEN the script records an event at the start of the last backward stage THEN the event has the time
+    of this start."""
     script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
         script.step()

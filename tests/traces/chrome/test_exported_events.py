@@ -89,8 +89,8 @@ def test_driver_calls_are_exported_with_their_own_category(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("events", "points"), [(20_000, 20_000), (50_000, 20_000)])
 def test_a_long_memory_curve_is_exported_with_20000_points_and_its_peaks(events: int, points: int) -> None:
-    """GIVEN memory that grows by a byte per event, with one peak WHEN a point stands for 2.5 events THEN a point has the time
-    of its first event and the highest value of its events."""
+    """GIVEN memory that grows by one byte per event, with one peak WHEN the chart has one point for 2.5 events THEN each point
+    has the time of its first event and the largest value of its events."""
     trace = training(1)
     allocated = np.arange(events)
     allocated[1] = 10 * events

@@ -89,7 +89,8 @@ def between(first: Trace, second: Trace) -> Changes:
 def test_different_ops_outside_a_cuda_graph_show_a_different_program_only_with_comparable_kernels(
     graph: tuple[str, ...], other_op: str, sameness: Sameness
 ) -> None:
-    """GIVEN a graph of 19 kernels "Cijk" and an op THEN another op is another program only if kernels can be compared."""
+    """GIVEN a CUDA graph of 19 kernels "Cijk" and one op outside WHEN this op is another one THEN the program differs only if
+    kernels can be compared."""
     first = recording(("aten::abs", "abs"), graph=("Cijk",) * 19)
     second = recording((other_op, "abs"), graph=graph)
     assert same_program(first, second, np.arange(1), np.arange(1)).sameness is sameness
@@ -367,7 +368,8 @@ def test_the_ops_of_an_inductor_kernel_are_read_from_its_name(kernel: str, ops: 
 
 
 def test_a_change_of_kernel_times_is_listed_from_a_microsecond_and_from_the_tolerance_on() -> None:
-    """GIVEN two kernels of 10 us in each trace WHEN they take 11 and 11.001 us THEN only the second is longer."""
+    """GIVEN two kernels of 10 us WHEN they take 11 and 11.001 us in the second trace THEN only the kernel of 11.001 us counts
+    as longer."""
     first = recording(("aten::relu", "relu_kernel"), ("aten::mul", "mul_kernel"))
     second = recording(("aten::relu", "relu_kernel"), ("aten::mul", "mul_kernel"))
     second.device.duration_ns[:] = [11_000, 11_001]

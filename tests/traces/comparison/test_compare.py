@@ -313,7 +313,8 @@ def test_different_names_of_an_op_in_two_releases_are_treated_as_equal() -> None
 
 
 def test_memory_use_in_the_notes_of_a_replay_is_compared() -> None:
-    """GIVEN notes of two devices, only the first of which the trace has WHEN a device was never used THEN it has no verdict."""
+    """GIVEN notes about two devices, of which the trace contains only the first THEN the second device, which was never used,
+    has no verdict."""
     used = MemoryUse(capacity_bytes=8 << 30, outside_bytes=1 << 20, most_reserved_bytes=6 << 20)
     for use, fits in ((used, True), (replace(used, ooms=1), False), (MemoryUse(ooms=2), False), (MemoryUse(), None)):
         replay = replay_of(training())

@@ -64,7 +64,8 @@ def test_a_kernel_that_takes_no_time_in_one_trace_is_not_called_new() -> None:
 
 
 def test_gpu_work_is_compared_per_gpu_if_the_traces_use_different_numbers_of_gpus() -> None:
-    """GIVEN five kernels of 10 µs a step WHEN B runs every second kernel on another GPU THEN a kernel takes a GPU of B 5 µs."""
+    """GIVEN five kernels of 10 µs per step WHEN B runs every second kernel on another GPU THEN a kernel takes 5 µs of a GPU's
+    time in B."""
     split = training()
     split.devices.append(replace(split.devices[0], index=1))
     split.device.device[1::2] = 1
@@ -386,7 +387,7 @@ def test_a_difference_within_the_noise_of_the_steps_is_called_noise() -> None:
 
 
 def test_reasons_below_0_2_percent_of_the_step_are_omitted() -> None:
-    """GIVEN a step of 1000 us WHEN data loading takes 2 us more than before THEN the reason is given. 1 us more is not."""
+    """GIVEN a step of 1000 us WHEN data loading takes 2 us longer THEN this is named as a reason, but 1 us longer is not."""
     reasons = {more: explained(training(loader_us=920), training(loader_us=920 - more)).reasons for more in (0, 1, 2)}
     assert (reasons[0], reasons[1]) == ([], [])
     assert reasons[2][0].text.startswith("waiting for data (loader) takes 2.0 \N{MICRO SIGN}s less")
@@ -394,7 +395,8 @@ def test_reasons_below_0_2_percent_of_the_step_are_omitted() -> None:
 
 
 def test_mean_idle_time_per_gpu_is_compared_if_the_numbers_of_gpus_differ() -> None:
-    """GIVEN the same step on one rank, and on two ranks that load data for 200 us more THEN the mean of a GPU is compared."""
+    """GIVEN the same step on one rank, and on two ranks that each load data for 200 us longer THEN the compared time is the
+    mean of the ranks."""
     one, slow = training(), training(loader_us=220)
     two = merge_ranks([slow, training(loader_us=220)], [0, 1])
     both = compare(one, two)

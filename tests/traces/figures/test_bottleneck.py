@@ -103,8 +103,10 @@ def test_a_gpu_that_is_busy_90_percent_of_the_time_does_not_wait_for_other_gpus(
 
 
 def test_copies_alone_count_as_waits() -> None:
-    """GIVEN a GPU that is busy 95 % WHEN 50 of 100 ms are only copies THEN they are the limit, and with 40 ms a part of the
-    gain. Less than 2 % are not mentioned."""
+    """GIVEN a GPU that is busy for 95 of 100 ms WHEN only copies run for 50 ms THEN copies are the bottleneck.
+
+    With 40 ms, they are a part of the gain. Less than 2 % are not mentioned.
+    """
     full = replace(OF_DATA, limit="device", busy_share=0.95, without_data_ns=100 * MS)
     five = idle(0, 5, busy_ms=95)
     assert bottleneck(full, five, copies_ns=50 * MS) == PaceLimit("copies", 50 * MS, 0.5, copies_ns=50 * MS)
@@ -119,7 +121,8 @@ def test_copies_alone_count_as_waits() -> None:
 
 
 def test_the_possible_gain_is_the_mean_idle_time_per_step() -> None:
-    """GIVEN a GPU that is busy 40 % of the median step and 50 % of all steps THEN 50 ms of 100 ms are lost. WHEN it is busy
+    """GIVEN a GPU that is busy for 40 % of the median step and for 50 % of all steps THEN it is idle for 50 ms of a step of 100
+    ms. WHEN it is busy
     30 % of all steps THEN 60 ms are lost."""
     no_data = replace(OF_DATA, without_data_ns=100 * MS)
     assert bottleneck(no_data, idle(0, 50, busy_ms=50)) == PaceLimit("host", 50 * MS, 0.5)

@@ -117,7 +117,8 @@ def test_small_content_gets_the_codec_with_the_smallest_result(monkeypatch: pyte
 
 @pytest.mark.parametrize(("base", "is_damaged"), [(-128, False), (87, False), (88, True), (-129, True)])
 def test_a_packed_column_must_fit_into_its_dtype(base: int, is_damaged: bool) -> None:
-    """GIVEN the rows 0 and 20 in steps of 2 above a base THEN int8 contains base to base + 40 if these are -128 to 127."""
+    """GIVEN a column that counts from a base in steps of 2 THEN its values 0 and 20 fit in int8 if the base is at least -128
+    and the base + 40 at most 127."""
     packed, dtype = [0, base, 2, bytes([0, 20])], np.dtype(np.int8)
     if is_damaged:
         with pytest.raises(Damaged, match="column 'kind' has values outside int8"):

@@ -118,7 +118,10 @@ def test_personal_data_is_found_under_any_key(own_library: Path, provenance: dic
 
 
 def test_the_library_check_reports_duplicate_entries(own_library: Path) -> None:
-    """GIVEN a cell in one's own library THEN the same is a duplicate, other times under the name are an error."""
+    """GIVEN a cell in the user's library WHEN the same cell is added THEN it is a duplicate.
+
+    A cell with the same name and other times is an error.
+    """
     cell = measured([10, 20])
     write_cells(own_library / "mine.cells", cell.gpu, [cell], {})
     same, other = found(own_library, cell), found(own_library, measured([10, 30]))
@@ -154,8 +157,8 @@ def test_replays_and_predictions_are_no_measurements(tmp_path: Path) -> None:
 
 
 def test_recordings_are_checked_like_files_of_measurements(tmp_path: Path) -> None:
-    """GIVEN steps of 100 and 122 us in turns, half of whose quartiles' range is 11 of 111 us WHEN 123 us THEN it is more than
-    10 %: 11.5 of 111.5 us."""
+    """GIVEN steps that alternate between 100 and 122 us, so half of their interquartile range is 11 us, 9.9 % of 111 us WHEN
+    the longer steps take 123 us THEN it is 10.3 %, above the limit of 10 %."""
     assert of_recording(tmp_path, recording()) == []
     assert of_recording(tmp_path, recording(jitter_us=(0, 22))) == []
     assert of_recording(tmp_path, recording(jitter_us=(0, 23))) == [(WARNING, "the step times vary by more than 10%")]

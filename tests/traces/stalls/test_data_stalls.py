@@ -176,7 +176,7 @@ def test_a_larger_prefetch_factor_keeps_more_batches_ready() -> None:
 def test_training_speed_excludes_prefetched_batches_and_counts_whole_rounds_of_workers(
     steps: int, workers: int, prefetch: int, first: int
 ) -> None:
-    """GIVEN a step i that lasts i ms THEN the mean step is halfway between the first and the last counted step."""
+    """GIVEN steps whose i-th step lasts i ms THEN the mean step is halfway between the first and the last counted step."""
     trace = run_of(1, steps=steps)
     trace.steps.duration_ns[:] = np.arange(steps) * MS
     assert training_pace(trace, 64, workers, prefetch).step_ns == (first + steps - 1) * MS // 2
@@ -245,8 +245,8 @@ def test_the_batches_per_step_include_the_first_batch_which_the_script_does_not_
 
 
 def test_the_script_and_pinning_take_their_time_for_each_batch_of_a_step() -> None:
-    """GIVEN two batches for each step of 140 ms, each of which the script's CPU needs 70 ms for, and pinning 68 ms THEN two
-    workers, which need 100 ms for a batch, are fast enough on a third core."""
+    """GIVEN a step of 140 ms that uses two batches WHEN the script needs 70 ms of CPU time for each batch, pinning 68 ms, and a
+    worker 100 ms THEN two workers are fast enough if there is a third core."""
     batches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=at % 2) for at in range(60)]
     script = Loading(script_batches=59, script_cpu_ns=59 * 70 * MS, workers=2)
     found = stalls_of(run_of(40), run_of(140), [*batches, script, Loading(pinned=60, pin_ns=60 * 68 * MS)], 3, [])

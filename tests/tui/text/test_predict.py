@@ -120,7 +120,7 @@ def test_a_prediction_shows_no_range_if_both_ends_round_to_the_same_time() -> No
 
 
 def test_a_prediction_sweep_shows_one_row_per_condition_with_a_bar() -> None:
-    """GIVEN 500 and 250 samples/s and an unknown rate THEN the bars have all, half and none of the room of 40 characters."""
+    """GIVEN 500 samples/s, 250 samples/s and an unknown rate THEN their bars have 40, 20 and 0 characters."""
     rows = [predicted(), predicted(120.0, conditions=Conditions(nproc=2)), predicted(batch=0, expected_error=None)]
     text = sweep_text(rows, [0.5, 0.25, None], "run", width=100).splitlines()
     assert text[0] == "ESTIMATES, not measurements: run as recorded"

@@ -57,7 +57,8 @@ def busy_of(matrix: list[int], other: list[int], instants: list[int] | None = No
 
 
 def test_columns_with_equal_busy_time_but_different_kinds_of_work_are_marked() -> None:
-    """GIVEN columns of 1000 ns WHEN 40, 50 or 51 ns of one kind become another kind THEN 5 % is still the same work."""
+    """GIVEN columns of 1000 ns WHEN 40, 50 or 51 ns of the work are of another kind THEN up to 50 ns (5 %) count as the same
+    work."""
     first = busy_of([100, 100, 100, 0], [0, 0, 0, 0])
     second = busy_of([60, 50, 49, 0], [40, 50, 51, 0])
     row = difference_characters(first, second, np.array([0, 1000, 2000, 3000, 4000]))
@@ -72,7 +73,8 @@ def test_a_column_has_events_if_either_trace_has_any_event_there() -> None:
 
 
 def test_memory_curves_differ_if_they_deviate_from_a_constant_offset() -> None:
-    """GIVEN a chart up to 1000 bytes and 100 bytes that the first trace lacks THEN 50 bytes (5 %) more are no difference."""
+    """GIVEN a chart of up to 1000 bytes, and 100 bytes that the first trace did not record THEN another 50 bytes (5 %) count as
+    no difference."""
     first, second = np.array([200, 200, 200, 200, 0, 0]), np.array([300, 350, 351, 249, 0, 100])
     row = curve_difference(first, second, 1000, offset=100)
     assert "".join(map(str, row.glyphs.tolist())) == "==+- ="

@@ -153,8 +153,8 @@ def test_step_labels_are_thinned_out_if_there_are_many() -> None:
 
 
 def test_a_step_label_is_written_in_full_if_there_is_space() -> None:
-    """GIVEN a column of one nanosecond WHEN a mark, the words "step 1" and a space fill the seven columns before the next mark
-    THEN there is one column too few for the words, and the mark has its number alone."""
+    """GIVEN columns of one nanosecond and a mark every seven columns THEN "step 1" and its mark do not fit, so the ruler shows
+    only the step's number."""
     window = Window(whole(("t", training())), 20, 10)
     window.start_ns, window.ns_per_column = 0.0, 1.0
     marks = [(0, "1", 0), (7, "2", 1), (15, "3", 2)]

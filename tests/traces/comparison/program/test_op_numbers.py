@@ -22,7 +22,8 @@ def test_diff_names_the_most_frequent_op_that_only_one_trace_contains() -> None:
 
 
 def test_a_program_with_more_layers_has_the_same_ops_with_more_calls() -> None:
-    """GIVEN ten relu per step WHEN the other trace calls forty: the names are not other names, only the numbers differ."""
+    """GIVEN ten calls of relu per step WHEN the other trace has forty THEN the programs differ in the number of calls, but not
+    in the names of their ops."""
     relus = [Call("aten::relu", "4,4", 31, f"relu {place}") for place in range(10)]
     same, reason = verdict_of(training(made=relus), training(made=[*relus * 4]))
     assert same is False and reason.startswith("the same ops, called a different number of times: e.g. relu 4x4, per step 10")
@@ -30,7 +31,8 @@ def test_a_program_with_more_layers_has_the_same_ops_with_more_calls() -> None:
 
 
 def test_a_rare_op_may_be_absent_from_a_shorter_trace() -> None:
-    """GIVEN twenty steps, four of which call tanh WHEN the other trace has 3 or 6 steps THEN 0.6 or 1.2 calls are expected."""
+    """GIVEN twenty steps, four of which call tanh WHEN the other trace has 3 or 6 steps THEN 0.6 or 1.2 calls of tanh are
+    expected in it."""
     relus = [Call("aten::relu", "4,4", 31, f"relu {place}") for place in range(3)]
     often = training(steps=20, made=[*relus, Call("aten::tanh", "4,4", 40, "tanh")])
     (rows,) = np.nonzero(often.host.name == often.strings.find("aten::tanh"))
@@ -71,7 +73,8 @@ def test_shapes_are_compared_if_both_traces_have_them() -> None:
 
 
 def test_additional_op_calls_in_the_first_step_are_ignored() -> None:
-    """GIVEN ten calls in the first step of each trace WHEN a later step has at most three THEN the first counts as three."""
+    """GIVEN ten calls of an op in the first step of each trace WHEN all later steps have at most three THEN the first step
+    counts as having three."""
     later = [*calls(1, relu=3), *calls(2, relu=2)]
     assert other_numbers([*calls(0, relu=10), *later], [*calls(0, relu=3), *later], (3, 3)) == ""
     assert other_numbers([*calls(0, relu=2), *later], [*calls(0, relu=3), *later], (3, 3)) != ""

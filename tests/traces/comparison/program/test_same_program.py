@@ -278,8 +278,8 @@ TIMES, ALL = "the same ops, called a different number of times", "100 % of the o
 def test_two_programs_count_as_the_same_if_a_few_calls_differ(
     column: str, text: str, most: int, then: str, reason: str
 ) -> None:
-    """GIVEN ten calls of one op WHEN one call has another name, or two another shape, dtype or layout THEN the verdict does not
-    depend on that. With one more, it does. Without shapes and dtypes, half of the kernels may have another
+    """GIVEN ten calls of one op WHEN one call has another name, or two calls have another shape, dtype or layout THEN it is
+    still the same program. With one more, it does. Without shapes and dtypes, half of the kernels may have another
     precision."""
 
     def changed(number: int) -> Trace:
