@@ -12,6 +12,7 @@ from traces.figures.problems import Severity, problems_of
 from traces.figures.spread import median
 from traces.model.run import RecorderNotes, Run
 from traces.model.trace import NONE, DeviceKind, StepKind, Trace, Untimed
+from traces.script.configuration import RecordConfig
 from tui.formatting import count_text, counted, size_text, time_text
 from tui.running.kernel_access import why_no_kernels
 
@@ -59,6 +60,8 @@ def lack_lines(trace: Trace) -> list[str]:
     elif run.profiler.steps and not (trace.device.kind == DeviceKind.KERNEL).any():
         obstacle = why_no_kernels(run.profiler.warnings)
         lines.append(f"no kernels were recorded: {obstacle.reason}; {obstacle.remedy}")
+    elif not run.profiler.steps and run.recorder is not None and run.recorder.config is not None:
+        lines += _ended_too_early(trace, run.recorder.config)
     lost = run.recorder.device_lost if run.recorder is not None else ""
     for untimed, reason in _UNTIMED:
         steps = trace.steps.number[trace.steps.untimed == untimed]
@@ -68,6 +71,19 @@ def lack_lines(trace: Trace) -> list[str]:
             have = "has" if len(steps) == 1 else "have"
             lines.append(f"{counted(len(steps), 'step')} {have} no device times{first}: {reason}")
     return lines
+
+
+def _ended_too_early(trace: Trace, config: RecordConfig) -> list[str]:
+    """Return a line if the script ended before the first profiled step."""
+    is_training = trace.steps.kind != StepKind.EVALUATION
+    word, ran = ("training", int(is_training.sum())) if is_training.any() else ("evaluation", len(trace.steps))
+    first = config.warmup + config.clean + 2  # in the step before the first profiled step, torch.profiler starts
+    if config.grain != "kernel" or not 0 < ran < first:
+        return []
+    return [
+        f"no kernels were recorded: the script ran {counted(ran, f'{word} step')}, but the first profiled step is step {first};"
+        f" run more steps, or reduce --clean-steps ({config.clean}) and --warmup ({config.warmup})"
+    ]
 
 
 def _steps(trace: Trace) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from traces.model.run import CleanSteps, ProfilerUse, RecorderNotes, Run
 from traces.model.trace import Device, DeviceKind, DeviceSpans, Phases, StepKind, Steps, Strings, Trace, Untimed
+from traces.script.configuration import RecordConfig
 from tui.text.record import lack_lines, record_lines
 
 
@@ -46,6 +47,27 @@ def recording(run: Run, untimed: tuple[Untimed, ...] = (), kernels: int = 0) -> 
 def test_missing_kernels_are_reported_with_a_reason_and_a_remedy(run: Run, kernels: int, line: str | None) -> None:
     lines = lack_lines(recording(run, kernels=kernels))
     assert len(lines) == (line is not None) and (line is None or lines[0].startswith(line))
+
+
+@pytest.mark.parametrize(
+    ("training", "evaluation", "config", "line"),
+    [
+        (14, 3, RecordConfig(), "the script ran 14 training steps, but the first profiled step is step 15; run more"),
+        (1, 0, RecordConfig(), "the script ran 1 training step, but the first profiled step is step 15; run more"),
+        (0, 4, RecordConfig(warmup=0, clean=3), "the script ran 4 evaluation steps, but the first profiled step is step 5;"),
+        (15, 0, RecordConfig(), None),  # something else prevented the profile
+        (14, 0, RecordConfig(grain="phase"), None),
+        (0, 0, RecordConfig(), None),  # the script was killed in its first step
+    ],
+)
+def test_record_names_options_that_help_if_the_script_ended_before_the_profile(
+    training: int, evaluation: int, config: RecordConfig, line: str | None
+) -> None:
+    """3 warm-up and 10 clean steps come first, and the profiler attaches in step 14, so step 15 is the first profiled step."""
+    trace = recording(Run(recorder=RecorderNotes(config=config)))
+    kinds = [StepKind.STEADY] * training + [StepKind.EVALUATION] * evaluation
+    lines = lack_lines(replace(trace, steps=Steps.of(number=range(len(kinds)), kind=kinds) if kinds else Steps.empty()))
+    assert len(lines) == (line is not None) and (line is None or lines[0].startswith(f"no kernels were recorded: {line}"))
 
 
 def test_the_reasons_for_missing_device_times_are_listed() -> None:
