@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from tests.traces.handmade import START_NS, US, phase_grained, replay_of, training
 from traces.format.trace_file import save
-from traces.model.trace import MemoryEvents, StepKind, Trace
+from traces.model.trace import DeviceKind, MemoryEvents, StepKind, Trace
 from tui.cli import run
 from tui.report.charts import Chart
 from tui.report.plots import PLOTS, NamedTrace, compared
@@ -138,3 +139,14 @@ def test_the_kernel_plot_shows_the_kernels_with_the_most_time_first() -> None:
     assert texts(chart, "tick")[0] == "120.0 µs" and set(texts(chart, "tick")[1:]) == {"40.0 µs"}
     both = shapes("kernels", trace, trace)
     assert both.title == "GPU time of kernels, per step" and texts(both, "tick")[:2] == ["30.0 µs"] * 2
+
+
+def test_kernels_with_equal_times_are_plotted_in_the_order_of_the_trace() -> None:
+    """GIVEN 12 kernels of 10 us each THEN their order in the chart does not depend on the hashes of their names."""
+    trace = training(steps=4)
+    work = np.flatnonzero(trace.device.kind == DeviceKind.KERNEL)[:12]
+    names = [f"kernel_{number}" for number in range(len(work))]
+    trace.device = trace.device.take(work)
+    trace.device.name = np.array([*map(trace.strings.add, names)])
+    trace.device.duration_ns = np.full(len(work), 10 * US)
+    assert texts(shapes("kernels", trace), "label") == names

@@ -527,8 +527,8 @@ def _kernel_lists(ours: _Side, theirs: _Side, groups: _JoinedOps, tolerance: flo
             into.setdefault((group_of_op.get(op, op), kernel), _NameTotal()).add(of)
     alone: dict[str, tuple[list[_KernelKey], list[_KernelKey]]] = {}
     for number, (mine, others) in enumerate((sides, sides[::-1])):
-        for key in mine.keys() - others.keys():
-            if key[0]:
+        for key in mine:
+            if key[0] and key not in others:
                 alone.setdefault(key[0], ([], []))[number].append(key)
     pairs = [pair for pair in alone.values() if pair[0] and pair[1]]
     replaced = [_replacement([sides[0][key] for key in a], [sides[1][key] for key in b]) for a, b in pairs]
@@ -558,7 +558,7 @@ def _kinds_by_place(sides: list[list[list[str]]]) -> list[dict[str, str]]:
     runs = [_runs(side, names[1 - number]) for number, side in enumerate(sides)]
     found: list[dict[str, str]] = [{}, {}]
     for number, own in enumerate(runs):
-        for place in own.keys() & runs[1 - number].keys():
+        for place in filter(runs[1 - number].__contains__, own):
             kinds = {_kind(name, {}) for name in runs[1 - number][place]} - {""}
             if len(kinds) == 1 and not any(_kind(name, {}) not in {"", *kinds} for name in own[place]):
                 found[number].update(dict.fromkeys(own[place], *kinds))
@@ -602,7 +602,7 @@ def _classified(
         elif abs(b.time_ns - a.time_ns) > max(tolerance * a.time_ns, NEGLIGIBLE_NS):
             lists["longer" if b.time_ns > a.time_ns else "shorter"].append(change)
     return ChangeLists(
-        **{kind: sorted(rows, key=lambda row: (_size(row), row.name))[:top] for kind, rows in lists.items()},
+        **{kind: sorted(rows, key=lambda row: (_size(row), row.name, row.op))[:top] for kind, rows in lists.items()},
         replaced=sorted(replaced, key=lambda row: (_size(row), row.recorded_names))[:top],
     )
 

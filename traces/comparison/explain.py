@@ -291,7 +291,7 @@ def _compiled(comparison: Comparison) -> Iterator[Reason]:
         name = f"graph break{place} between regions {key[0]} and {key[1]}"
         yield _reason(name, times[0], times[1], "", name, f"on the host{ran}")
     gpu = [{region.name: region.gpu_ns for region in of.regions} for of in both]
-    for region in gpu[0].keys() & gpu[1].keys():
+    for region in filter(gpu[1].__contains__, gpu[0]):
         yield _reason(f"region {region}", gpu[0][region], gpu[1][region], "", f"compiled region {region}", "on the GPU")
     for fused in comparison.fused:
         yield _of_fusion(fused, is_eager_first=both.replayed.has_fused_kernels)

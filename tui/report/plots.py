@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -111,7 +111,7 @@ def _memory(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comp
 def _kernels(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> Chart | None:
     scene = Scene.of(*((side.name, side.trace) for side in sides))
     tables = [{name: of.total_ns for name, of in totals.items()} for totals in compared_totals(scene, kernel_totals)]
-    names = sorted({name for of in tables for name in of}, key=lambda name: -max(of.get(name, 0) for of in tables))
+    names = sorted(dict.fromkeys(chain(*tables)), key=lambda name: -max(of.get(name, 0) for of in tables))
     rows = []
     for name in names[:_MOST_KERNELS]:
         times_ns = [of.get(name, 0) for of in tables]

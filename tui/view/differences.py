@@ -148,7 +148,7 @@ def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Differenc
     of_name: dict[str, list[tuple[int, int, int]]] = {}
     for pair in np.flatnonzero(chosen).tolist():
         ours, theirs = (segments[side].get(scene.step_pairs[pair][side], {}) for side in (0, 1))
-        for key in ours.keys() & theirs.keys():
+        for key in filter(theirs.__contains__, ours):
             of_name.setdefault(key[0], []).append((pair, ours[key], theirs[key]))
     made = []
     for name, found in of_name.items():

@@ -113,6 +113,14 @@ def test_a_kernel_that_two_ops_launch_is_compared_separately_for_each_op() -> No
     }
 
 
+def test_rows_of_one_kernel_and_one_size_are_sorted_by_op() -> None:
+    # GIVEN nine new ops that launch the same new kernel THEN the order of the rows does not depend on the hashes of their names
+    ops = [f"aten::new_{number}" for number in range(9)]
+    relu: Op = ("aten::relu", "relu")
+    found = between(recording(relu), recording(relu, *((op, "tile") for op in reversed(ops))))
+    assert [row.op for row in found.kernels.added] == [op.removeprefix("aten::") for op in ops]
+
+
 def test_two_ops_that_a_later_release_merges_count_as_one_call() -> None:
     # GIVEN the backward pass of a convolution of PyTorch 1.9, of two ops, and that of today
     halves: Op = ("aten::cudnn_convolution_backward_input", "dgrad"), ("aten::cudnn_convolution_backward_weight", "wgrad")
