@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
-from typing import TypeVar
+from math import sqrt
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from traces.comparison.program.device_ops import DeviceOp, shape_text
 from traces.comparison.thresholds import SAME_NUMBERS
+from traces.model.row_order import lists_by_key
 from traces.model.trace import NONE, Column
 
 _Counted = TypeVar("_Counted", bound=Hashable)
@@ -32,37 +34,74 @@ def similarity(ours: Iterable[Hashable], theirs: Iterable[Hashable], steps: tupl
 
 def other_numbers(ours: list[DeviceOp], theirs: list[DeviceOp], steps: tuple[int, int]) -> str:
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
-    comparable = [[call for call in calls if call.shape or not shaped] for calls in (ours, theirs)]
-    a, b = (
-        _times_a_step(calls, [(call.canonical, call.shape if shaped else None) for call in calls], number)
-        for calls, number in zip(comparable, steps, strict=True)
-    )
-    each = {key: (a[key], b[key]) for key in a if key in b}
-    apart = {key: abs(here - there) for key, (here, there) in each.items()}
+    comparable = ([call for call in calls if call.shape or not shaped] for calls in (ours, theirs))
+    keys = (((call.step, (call.canonical, call.shape if shaped else None)) for call in calls) for calls in comparable)
     if lone := _lone_ops(ours, theirs, steps):
         return lone
-    if sum(apart.values()) <= SAME_NUMBERS * sum(map(max, each.values())):
+    a, b = map(_calls_by_step, keys)
+    if (apart := numbers_apart(a, b, steps)) is None:
         return ""
-    (name, shape), _ = max(apart.items(), key=lambda item: item[1])
-    here, there = each[name, shape]
+    (name, shape), times = apart
     called = " ".join(filter(None, (name, shape_text(shape or ()))))
-    numbers = f"{called}, per step {_times(here)} in the first trace and {_times(there)} in the second"
-    return f"the same ops, called a different number of times: e.g. {numbers}"
+    return f"the same ops, called a different number of times: e.g. {called}, {times}"
 
 
-def _times_a_step(calls: list[DeviceOp], keys: list[_Counted], steps: int) -> dict[_Counted, float]:
+def numbers_apart(
+    ours: dict[int, Counter[_Counted]], theirs: dict[int, Counter[_Counted]], steps: tuple[int, int]
+) -> tuple[_Counted, str] | None:
+    """Compare how often two traces call each op. The arguments map each step to the number of calls. If the numbers differ too
+    much, return the op that differs most, and a text with both numbers."""
+    a, b = (_times_a_step(calls, number) for calls, number in zip((ours, theirs), steps, strict=True))
+    apart = {key: _apart(a[key], b[key]) for key in a if key in b}
+    if sum(apart.values()) <= SAME_NUMBERS * sum(max(a[key].mean, b[key].mean) for key in apart):
+        return None
+    key = max(apart, key=lambda of: apart[of])
+    return key, f"per step {_times(a[key].mean)} in the first trace and {_times(b[key].mean)} in the second"
+
+
+class _Calls(NamedTuple):
+    """Describes how often the steps of a trace call an op."""
+
+    mean: float  # per step
+    variance: float  # of the number of calls in a step, divided by the number of steps
+    numbers: frozenset[int]  # numbers of calls in a step
+
+
+def _apart(here: _Calls, there: _Calls) -> float:
+    """If the data decides how often a step calls an op, means of short traces differ by chance. Such traces have steps with
+    equal numbers of calls. A difference of two standard errors is then ignored."""
+    chance = 2 * sqrt(here.variance + there.variance) if here.variance and there.variance else 0.0
+    difference = abs(here.mean - there.mean)
+    return max(difference - chance, 0.0) if here.numbers & there.numbers else difference
+
+
+def _calls_by_step(calls: Iterable[tuple[int, _Counted]]) -> dict[int, Counter[_Counted]]:
     by_step: dict[int, Counter[_Counted]] = defaultdict(Counter)
-    for call, key in zip(calls, keys, strict=True):
-        by_step[call.step][key] += 1
+    for step, key in calls:
+        by_step[step][key] += 1
+    return by_step
+
+
+def _times_a_step(by_step: dict[int, Counter[_Counted]], steps: int) -> dict[_Counted, _Calls]:
+    by_step = dict(by_step)
     if len(by_step) > 1:
         first = by_step.pop(min(by_step))
         by_step[NONE] = Counter({key: min(count, max(of[key] for of in by_step.values())) for key, count in first.items()})
-    whole: Counter[_Counted] = sum(by_step.values(), Counter())
-    return {key: count / steps for key, count in whole.items() if count}
+    numbers = lists_by_key((key, count) for of in by_step.values() for key, count in of.items() if count)
+    found = {}
+    for key, counts in numbers.items():
+        mean = sum(counts) / steps
+        variance = sum(count * count for count in counts) / steps - mean * mean
+        found[key] = _Calls(mean, max(variance, 0.0) / steps, frozenset(counts))
+    return found
 
 
 def _lone_ops(ours: list[DeviceOp], theirs: list[DeviceOp], steps: tuple[int, int]) -> str:
-    a, b = (_times_a_step(calls, [call.canonical for call in calls], n) for calls, n in zip((ours, theirs), steps, strict=True))
+    by_step = (_calls_by_step((call.step, call.canonical) for call in calls) for calls in (ours, theirs))
+    a, b = (
+        {name: of.mean for name, of in _times_a_step(calls, number).items()}
+        for calls, number in zip(by_step, steps, strict=True)
+    )
     # A short trace may not contain the ops that the script rarely calls.
     sides = (a, b, steps[1]), (b, a, steps[0])
     lone = [{name: count for name, count in x.items() if name not in y and count * n >= 1} for x, y, n in sides]

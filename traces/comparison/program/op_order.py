@@ -59,6 +59,8 @@ _BETWEEN_LAYERS = frozenset(
 def reordered(ours: list[DeviceOp], theirs: list[DeviceOp]) -> str:
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
     a, b = (_sequences(calls, shaped) for calls in (ours, theirs))
+    varying = _varying(a) | _varying(b)
+    a, b = ([[key for key in step if key not in varying] for step in steps] for steps in (a, b))
     apart = []
     for one, other in zip(a[:_ORDERS], b[:_ORDERS], strict=False):
         if not (count := count_moved(one, other)):
@@ -81,6 +83,13 @@ def _sequences(calls: list[DeviceOp], shaped: bool) -> list[list[_Key]]:
         (thread, _), *_ = Counter(call.thread for call in own).most_common(1)
         found.append([(call.canonical, call.shapes if shaped else ()) for call in own if call.thread == thread])
     return found
+
+
+def _varying(steps: list[list[_Key]]) -> set[_Key]:
+    """Return the calls whose number depends on the step, for example because the data decides the shapes. The first step may
+    contain calls that only prepare."""
+    counts = [Counter(step) for step in steps[1:]]
+    return {key for key in set().union(*counts) if len({count[key] for count in counts}) > 1}
 
 
 def _called(key: _Key) -> str:

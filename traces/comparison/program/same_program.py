@@ -10,7 +10,7 @@ if the name, the largest input shape and the input dtype are equal.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import partial
 
 import numpy as np
@@ -19,12 +19,12 @@ from traces.comparison.program import device_ops
 from traces.comparison.program.batch_sizes import batch_sizes
 from traces.comparison.program.compiled_programs import otherwise_compiled
 from traces.comparison.program.despite_same_ops import lone_phase, otherwise_made
-from traces.comparison.program.op_numbers import other_numbers, similarity, step_counts
+from traces.comparison.program.op_numbers import numbers_apart, other_numbers, similarity, step_counts
 from traces.comparison.program.parallel_programs import Launched, otherwise_parallel, verdict_on_parallel
 from traces.comparison.program.verdict import Evidence, Verdict, percent, same_program_verdict
 from traces.comparison.thresholds import DEFAULT_TOLERANCE, OTHER_HALF_SHARE, OTHER_LAYOUT_SHARE, SAME_NAMES, SAME_SHAPES
 from traces.compiled.cuda_graph_figures import graph_launch_of
-from traces.figures.measure import gpus_per_rank, work_rows
+from traces.figures.measure import gpus_per_rank, launch_steps, work_rows
 from traces.figures.problems import is_cut
 from traces.model.layouts import CHANNELS_LAST, CONTIGUOUS, IMAGES
 from traces.model.row_order import lists_by_key
@@ -65,11 +65,16 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         reason = f"the end of the {cut[0]} trace's file is missing, so ops may be missing"
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     (ours, ours_outside), (theirs, theirs_outside) = (_graph_kernels(*side) for side in sides)
-    alike = similarity(ours, theirs, step_counts(recorded_steps, other_steps)) if ours and theirs else 1.0
+    steps = step_counts(recorded_steps, other_steps)
+    alike = similarity(_in_all_steps(ours), _in_all_steps(theirs), steps) if ours and theirs else 1.0
     # If most GPU work is in CUDA graphs, the few ops outside of graphs are not enough to compare two programs.
     is_little = max(ours_outside, theirs_outside) <= DEFAULT_TOLERANCE and 2 * alike < 1
     if alike < SAME_NAMES and (verdict.same or (verdict.sameness is Sameness.OTHER_PROGRAM and is_little)):
         reason = f"most work is in CUDA graphs without ops, and only {percent(alike)} of their kernels have the same names"
+        return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
+    if verdict.same and ours and theirs and (apart := numbers_apart(ours, theirs, steps)):
+        kernel, times = apart
+        reason = f"most work is in CUDA graphs without ops, and their kernels run in other numbers: e.g. {kernel}, {times}"
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     if not verdict.same and bool(ours) != bool(theirs):
         return _with_and_without_graphs(*sides, "first" if ours else "second")
@@ -89,13 +94,22 @@ def _with_and_without_graphs(recorded: _Side, other: _Side, which: str) -> Verdi
     return same_program_verdict(Evidence.KERNEL_NAMES, reason, ["ops", "shapes"])
 
 
-def _graph_kernels(trace: Trace, steps: Column) -> tuple[list[str], float]:
+def _graph_kernels(trace: Trace, steps: Column) -> tuple[dict[int, Counter[str]], float]:
+    """If most GPU work is in CUDA graphs, return the numbers of the graphs' kernels by step, and the share of work outside of
+    graphs."""
     rows = device_ops.work_of(trace, steps, DeviceKind.KERNEL)
     time_ns, in_graph = trace.device.duration_ns[rows], graph_launch_of(trace)[rows] != NONE
     if 2 * time_ns[in_graph].sum() < time_ns.sum():
-        return [], 1.0
-    outside_ns = int(time_ns[~in_graph].sum())
-    return device_ops.names_of(trace, rows[in_graph]), outside_ns / max(int(time_ns.sum()), 1)
+        return {}, 1.0
+    kernels = np.column_stack([launch_steps(trace)[rows[in_graph]], trace.device.name[rows[in_graph]]])
+    found: dict[int, Counter[str]] = defaultdict(Counter)
+    for (step, name), count in zip(*(of.tolist() for of in np.unique(kernels, axis=0, return_counts=True)), strict=True):
+        found[step][trace.strings[name]] += count
+    return found, int(time_ns[~in_graph].sum()) / max(int(time_ns.sum()), 1)
+
+
+def _in_all_steps(kernels: dict[int, Counter[str]]) -> Counter[str]:
+    return sum(kernels.values(), Counter())
 
 
 def _launched(a: _Side, b: _Side, *, casts: bool = True) -> tuple[Launched, Launched]:

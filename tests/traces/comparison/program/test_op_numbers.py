@@ -75,6 +75,23 @@ def test_shapes_are_compared_if_both_traces_have_them() -> None:
 def test_additional_op_calls_in_the_first_step_are_ignored() -> None:
     """GIVEN ten calls of an op in the first step of each trace WHEN all later steps have at most three THEN the first step
     counts as having three."""
-    later = [*calls(1, relu=3), *calls(2, relu=2)]
+    later = [*calls(1, relu=3), *calls(2, relu=3)]
     assert other_numbers([*calls(0, relu=10), *later], [*calls(0, relu=3), *later], (3, 3)) == ""
     assert other_numbers([*calls(0, relu=2), *later], [*calls(0, relu=3), *later], (3, 3)) != ""
+
+
+def in_steps(*numbers: int) -> list[DeviceOp]:
+    return [call for step, number in enumerate(numbers) for call in calls(step, relu=number)]
+
+
+def test_numbers_of_calls_that_the_data_decides_may_differ_by_chance() -> None:
+    """GIVEN a server that processes two prompts of 6 layers, in 20 steps or in 10 THEN the means of 0.6 and 1.2 calls differ by
+    0.6, and two standard errors are 2 * sqrt(3.24 / 20 + 5.76 / 10) = 1.7."""
+    often, seldom = in_steps(0, *[6, *[0] * 4] * 2), in_steps(0, *[6, *[0] * 9] * 2)
+    assert other_numbers(often, seldom, (10, 20)) == ""
+    # WHEN the second trace has a layer less THEN no number of calls occurs in both traces
+    assert "e.g. relu, per step 1.2 times" in other_numbers(often, in_steps(0, *[5, *[0] * 9] * 2), (10, 20))
+    # WHEN all steps of a trace make equally many calls THEN chance decides nothing
+    assert "e.g. relu, per step 4 times" in other_numbers(in_steps(4, 4, 4), in_steps(3, 4, 3), (3, 3))
+    # WHEN the means differ by 4, and two standard errors are 2 * sqrt(0.25 / 10 * 2) = 0.45 THEN chance does not explain this
+    assert other_numbers(in_steps(*[4, 5] * 4, 4, 9), in_steps(*[8, 9] * 5), (10, 10)) != ""

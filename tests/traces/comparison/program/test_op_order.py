@@ -111,3 +111,16 @@ def test_swapping_two_layers_is_a_different_program(shapes: bool) -> None:
     same, reason = verdict_of(recorded, network(*swapped))
     assert same is False and "another order" in reason and "e.g. relu" in reason
     assert verdict_of(recorded, network(*arithmetic))[0] is True
+
+
+def test_calls_whose_shapes_the_data_decides_are_not_out_of_place() -> None:
+    """GIVEN a router that sends other numbers of tokens to two experts in each step, between two layers."""
+
+    def steps(*tokens: tuple[int, int]) -> list[DeviceOp]:
+        shapes = [((8, 64), (one, 32), (other, 32), (64, 8)) for one, other in tokens]
+        return [DeviceOp(step, 0, "aten::mm", "mm", shape, None, (shape,)) for step, of in enumerate(shapes) for shape in of]
+
+    ours, theirs = steps((1, 2), (2, 5), (3, 2), (7, 3)), steps((2, 1), (5, 2), (2, 3), (3, 7))
+    assert reordered(ours, theirs) == ""
+    # WHEN each step of a trace has the same shapes THEN swapped calls are out of place
+    assert reordered(steps(*[(1, 2)] * 4), steps(*[(2, 1)] * 4)).startswith("the same ops in another order: 1 of 4")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.traces.comparison.program.verdicts import verdict_of
 from tests.traces.handmade import Call, calls, phase_grained, replay_of, training
+from tests.traces.kineto import test_eras as eras
 from traces.comparison.compare import compare
 from traces.comparison.comparison_figures import Both
 from traces.comparison.program.same_program import same_program
@@ -357,3 +358,22 @@ def test_a_truncated_file_is_no_evidence_of_a_different_program() -> None:
     cut.problems = {"truncated-json": 1}
     found = compare(whole, cut).verdict
     assert (found.same, found.reason) == (None, "the end of the second trace's file is missing, so ops may be missing")
+
+
+def in_graphs(layers: int) -> Trace:
+    """Return a trace of 4 steps that launch a CUDA graph with a kernel per layer."""
+    events: list[eras.Event] = []
+    for step in range(4):
+        begin_us = 100 * step
+        events += [eras.op(f"ProfilerStep#{step}", begin_us, 100, cat="user_annotation"), eras.op("aten::add", begin_us, 4)]
+        events += [eras.call(2 * step + 1, begin_us + 1), eras.kernel(2 * step + 1, begin_us + 6, 1)]
+        events.append(eras.call(2 * step + 2, begin_us + 10) | {"name": "cudaGraphLaunch"})
+        events += [eras.kernel(2 * step + 2, begin_us + 20 + 4 * layer, 3) for layer in range(layers)]
+    return eras.imported(events)
+
+
+def test_graphs_with_other_numbers_of_kernels_are_not_called_the_same_program() -> None:
+    """GIVEN CUDA graphs of 12 and 11 layers THEN their kernels have the same names, but the second program may lack a layer."""
+    assert verdict_of(in_graphs(12), in_graphs(12))[0] is True
+    same, reason = verdict_of(in_graphs(12), in_graphs(11))
+    assert same is None and reason.endswith("e.g. k, per step 12 times in the first trace and 11 times in the second")
