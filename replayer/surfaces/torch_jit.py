@@ -1,21 +1,28 @@
 """Patches torch.jit so that scripts can trace, save, load and print modules with virtual tensors.
 
     torch.jit.trace(model, torch.ones(1, 3, 32, 32, device="cuda"))
+
+Note [Executor of TorchScript]
+    TorchScript's older executor fuses ops by device and fails for the device "lazy". Scripts select it with
+    `torch._C._jit_set_profiling_executor(False)`. The virtual GPU keeps the newer executor, which computes the same values.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType
 
 import torch
 
-from replayer.errors import NotEmulated
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND, in_words_of_cuda
 from replayer.torch_types import TorchAny, TorchFunction
-from traces.script.patching import patch, patch_around
+from traces.script.patching import PATCHES, patch, patch_around
+
+_DEVICES = "virtual_gpu_devices"  # a file in the archive: the GPU of each tensor, because the archive holds tensors of the CPU
 
 
 def install(torch_module: ModuleType) -> None:
@@ -53,34 +60,64 @@ def install(torch_module: ModuleType) -> None:
     patch_around(torch_module.jit, load=_by_host)
     for printed in (c.Graph, c.Node, c.Value):
         patch(printed, __str__=_named(printed.__str__), __repr__=_named(printed.__repr__))
+    _keep_executor(c)
 
 
-def _from_host(save: TorchFunction, module: torch.nn.Module, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    held = [(node, node.t("value")) for node in _constants(module)]
-    constants = [(node, tensor) for node, tensor in held if tensor.is_cuda]
-    devices = {tensor.device for tensor in (*module.parameters(), *module.buffers()) if tensor.is_cuda}
-    if len(devices) > 1:
-        raise NotEmulated("torch.jit.save of a module on several GPUs", "save `module.cpu()` instead")
-    if devices:
-        module.cpu()
-    for node, tensor in constants:
-        node.t_("value", tensor.cpu())
+def _keep_executor(c: TorchAny) -> None:
+    """See Note [Executor of TorchScript]."""
+    set_executor = c._jit_set_profiling_executor
+    chosen = set_executor(True)
+
+    def choose(profiling: bool) -> bool:
+        nonlocal chosen
+        before, chosen = chosen, profiling
+        return bool(before)
+
+    patch(c, _jit_set_profiling_executor=choose)
+    PATCHES.on_undo(lambda: set_executor(chosen))
+
+
+def _from_host(save: TorchFunction, module: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    on_gpu = [(place, tensor, put) for place, tensor, put in _places(module) if tensor.is_cuda]
+    if on_gpu:
+        devices = json.dumps({place: str(tensor.device) for place, tensor, _ in on_gpu})
+        kwargs["_extra_files"] = {**(kwargs.get("_extra_files") or {}), _DEVICES: devices}
     try:
+        for _, tensor, put in on_gpu:
+            put(_moved(tensor, "cpu"))
         return save(module, *args, **kwargs)
     finally:
-        for node, tensor in constants:
-            node.t_("value", tensor)
-        for device in devices:
-            module.to(device)
+        for _, tensor, put in on_gpu:
+            put(tensor)
 
 
-def _by_host(load: TorchFunction, f: TorchAny, map_location: TorchAny = None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    if map_location is None or torch.device(map_location).type != "cuda":
-        return load(f, map_location, *args, **kwargs)
-    module = load(f, "cpu", *args, **kwargs).to(map_location)
-    for node in _constants(module):
-        node.t_("value", node.t("value").to(map_location))
+def _by_host(
+    load: TorchFunction, f: TorchAny, map_location: TorchAny = None, _extra_files: TorchAny = None, **kwargs: TorchAny
+) -> TorchAny:
+    extra_files = {} if _extra_files is None else _extra_files
+    files = {**extra_files, _DEVICES: ""}
+    to_gpu = map_location is not None and torch.device(map_location).type == "cuda"
+    module = load(f, "cpu" if to_gpu else map_location, files, **kwargs)
+    devices = json.loads(files.pop(_DEVICES) or "{}") if map_location is None else {}
+    extra_files.update(files)
+    for place, tensor, put in _places(module):
+        device = map_location if to_gpu else devices.get(place)
+        if device is not None:
+            put(_moved(tensor, device))
     return module
+
+
+def _moved(tensor: torch.Tensor, device: TorchAny) -> torch.Tensor:
+    return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
+
+
+def _places(module: TorchAny) -> Iterator[tuple[str, torch.Tensor, Callable[[torch.Tensor], None]]]:
+    """Yield each tensor of a module with a name, and with a function that replaces the tensor."""
+    for path, part in module.named_modules():
+        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            yield f"{path}.{name}", tensor, partial(part._c.setattr, name)
+    for number, node in enumerate(_constants(module)):
+        yield str(number), node.t("value"), partial(node.t_, "value")
 
 
 def _constants(module: TorchAny) -> list[TorchAny]:

@@ -55,3 +55,53 @@ def test_a_frozen_module_is_saved_and_loaded(tmp_path: Path, values: str) -> Non
     command = ["replay", "--trace", "p100-no-cudnn", "--values", values, "--", "-W", "ignore", "frozen.py"]
     found = ["cuda:0 True torch.Size([1, 8])", "cuda:0 True torch.Size([1, 8])", "torch.Size([1, 8])"]
     assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == found * 2
+
+
+SAVED = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 1, bias=False)
+        self.register_buffer("shift", torch.ones(1))
+    def forward(self, x):
+        return self.linear(x) + self.shift.to(x.device)
+net = torch.jit.script(Net())
+torch.nn.init.constant_(net.linear.weight, 2.0)
+net.linear.cuda()
+weight = net.linear.weight
+torch.jit.save(net, "net.pt", _extra_files={"note": "7"})
+print(net.linear.weight is weight, weight.device, net.shift.device)
+files = {"note": ""}
+loaded = torch.jit.load("net.pt", _extra_files=files)
+print(loaded.linear.weight.device, loaded.linear.weight.requires_grad, loaded.shift.device, files)
+for device in ("cuda", "cpu"):
+    print(torch.jit.load("net.pt", map_location=device)(torch.ones(1, 2, device=device)).tolist())
+print(loaded(torch.ones(1, 2, device="cuda")).tolist())
+"""
+
+
+def test_a_saved_module_stays_on_its_devices_and_is_loaded_onto_them(tmp_path: Path) -> None:
+    """The weights are 2 and the shift is 1, so the result of two ones is 2 + 2 + 1 = 5."""
+    (tmp_path / "saved.py").write_text(SAVED)
+    command = ["replay", "--trace", "p100-no-cudnn", "--values", "compute", "--", "-W", "ignore", "saved.py"]
+    assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == [
+        "True cuda:0 cpu",
+        "cuda:0 True cpu {'note': b'7'}",
+        *["[[5.0]]"] * 3,
+    ]
+
+
+OLDER_EXECUTOR = """
+import torch
+print(torch._C._jit_set_profiling_executor(False))
+double = torch.jit.trace(lambda x: (x + 1) * 2, torch.ones(3, device="cuda"))
+print(double(torch.ones(3, device="cuda")).tolist(), torch._C._jit_set_profiling_executor(True))
+"""
+
+
+def test_a_traced_function_runs_if_the_script_selects_the_older_executor(tmp_path: Path) -> None:
+    """The function returns (1 + 1) x 2 = 4. PyTorch's setter returns the previous setting."""
+    (tmp_path / "older.py").write_text(OLDER_EXECUTOR)
+    command = ["replay", "--trace", "p100-no-cudnn", "--values", "compute", "--", "-W", "ignore", "older.py"]
+    assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == ["True", "[4.0, 4.0, 4.0] False"]
