@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import wraps
@@ -32,6 +33,7 @@ from torch.utils._pytree import tree_leaves
 from replayer.distributed import collective_values as values
 from replayer.distributed.group_call import GroupCall
 from replayer.distributed.group_operations import GroupOperations
+from replayer.distributed.rank_message import require_match
 from replayer.distributed.reductions import Reduction
 from replayer.distributed.work import GatheredWork, VirtualWork, WorkGroup
 from replayer.errors import NotEmulated, require
@@ -163,6 +165,7 @@ class VirtualNccl(_NcclGroup):
         """The argument `device` is ignored. PyTorch passes `device` since release 2.15."""
         super().__init__(store, rank, size, options if options is not None else Options())
         self._splits = 0
+        self._to_itself: dict[str, list[GroupCall]] = {"send": [], "recv": []}  # calls of the group that is being coalesced
 
     # -- communicators -----------------------------------------------------------------------------------------------------
 
@@ -318,13 +321,36 @@ class VirtualNccl(_NcclGroup):
     @_by_device
     def send(self, tensors: TorchAny, to: int, tag: int = 0) -> TorchAny:
         self._require_member("Send", to)
-        return self.operations.run(GroupCall("send", tensors, [], None, pair=(self._rank, to)))
+        return self._between_two(GroupCall("send", tensors, [], None, pair=(self._rank, to)))
 
     @_by_device
     def recv(self, tensors: TorchAny, source: int, tag: int = 0) -> TorchAny:
         self._require_member("Recv", source)
         combine = values.of_rank(sorted({source, self._rank}).index(source))
-        return self.operations.run(GroupCall("recv", [], tensors, combine, pair=(source, self._rank), like=tensors))
+        return self._between_two(GroupCall("recv", [], tensors, combine, pair=(source, self._rank), like=tensors))
+
+    def _between_two(self, call: GroupCall) -> TorchAny:
+        if call.pair != (self._rank, self._rank):
+            return self.operations.run(call)
+        self._to_itself[call.name].append(call)
+        if self.operations.coalesced is None:
+            self._exchange_with_itself()
+        return WorkGroup([])
+
+    def _exchange_with_itself(self) -> None:
+        """Copy the tensors that this rank sends to itself. NCCL needs a matching receive in the same group of calls."""
+        sends, receives = self._to_itself["send"], self._to_itself["recv"]
+        self._to_itself = {"send": [], "recv": []}
+        if len(sends) != len(receives):
+            what = "send to self without a matching recv" if len(sends) > len(receives) else "recv to self without a matching send"
+            raise dist.DistBackendError(
+                "NCCL error: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
+                f"Trying to {what}"
+            )
+        for sent, received in zip(sends, receives, strict=True):
+            messages = [values.message_of(call, 0) for call in (sent, received)]
+            require_match(messages, 1, 0, lambda _: f"rank {self._global(self._rank)}", "NCCL")
+            self.operations.run(replace(sent, outputs=received.outputs, combine=values.of_rank(0)))
 
     def barrier(self, opts: TorchAny = None) -> TorchAny:
         work = self.operations.run(GroupCall("barrier", [], [], None, device=gpu().current.device()))
@@ -356,12 +382,23 @@ class VirtualNccl(_NcclGroup):
     _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
 
+    @contextmanager
+    def coalescing(self) -> Iterator[list[WorkGroup]]:
+        """Send the calls of the `with` block in one NCCL group, and put the work of this group into the returned list."""
+        works: list[WorkGroup] = []
+        self._start_coalescing(None)
+        yield works
+        works.append(self._end_coalescing(None))
+
     def _start_coalescing(self, device: TorchAny) -> None:
-        self.operations.coalesced = []
+        self.operations.coalesced, self._to_itself = [], {"send": [], "recv": []}
 
     def _end_coalescing(self, device: TorchAny) -> TorchAny:
-        works, self.operations.coalesced = self.operations.coalesced or [], None
-        return WorkGroup(works)
+        try:
+            self._exchange_with_itself()
+            return WorkGroup(self.operations.coalesced or [])
+        finally:
+            self.operations.coalesced = None
 
 
 def _all_reduce(tensors: Tensors, op: TorchAny) -> GroupCall:

@@ -52,6 +52,7 @@ def install(torch_module: ModuleType) -> None:
         patch(module, ProcessGroupNCCL=VirtualNccl, ProcessGroupNCCL2=VirtualNccl)
     patch_around(c10d, _new_process_group_helper=_new_group, _get_object_coll_device=_object_device)
     replaced: dict[str, TorchFunction] = {"init_process_group": _init_and_set_rank}
+    replaced["batch_isend_irecv"] = _batch_in_one_work
     for name, by in {**replaced, **dict.fromkeys(_OBJECTS, _carry_objects)}.items():
         original = getattr(c10d, name)
         patch_everywhere(original, around(original, by))
@@ -184,6 +185,19 @@ def _carry_objects(call: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> 
         return call(*args, **kwargs)
     finally:
         group.operations.carries_objects -= 1
+
+
+def _batch_in_one_work(batch: TorchFunction, calls: list[TorchAny]) -> list[TorchAny]:
+    """Return one work for all sends and receives of a batch, as with NCCL."""
+    c10d: TorchAny = dist.distributed_c10d
+    first = calls[0] if isinstance(calls, list) and calls else None
+    group = (first.group or c10d._get_default_group()) if isinstance(first, c10d.P2POp) else None
+    if first is None or not isinstance(group, VirtualNccl) or not isinstance(first.tensor, VirtualTensor):
+        works: list[TorchAny] = batch(calls)
+        return works
+    with group.coalescing() as coalesced:
+        batch(calls)
+    return coalesced
 
 
 def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: TorchAny, logger: TorchAny = None) -> None:

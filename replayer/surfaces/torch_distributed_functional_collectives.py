@@ -17,12 +17,14 @@ Note [Functional collectives of CPU tensors]
 from __future__ import annotations
 
 import importlib
+from contextlib import nullcontext
 from types import ModuleType
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
+from replayer.distributed.process_group import VirtualNccl
 from replayer.ops import kept_library
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny, TorchFunction
@@ -126,8 +128,12 @@ class _Functional:
     def batch_p2p_ops(
         self, names: list[str], peers: list[int], tags: list[int], tensors: list[TorchAny], group: TorchAny
     ) -> list[TorchAny]:
-        calls = zip(names, tensors, peers, tags, strict=True)
-        return [getattr(self, name)(tensor, peer, tag, group) for name, tensor, peer, tag in calls]
+        calls, group = zip(names, tensors, peers, tags, strict=True), self._group(group)
+        with group.coalescing() if isinstance(group, VirtualNccl) else nullcontext([]) as coalesced:
+            results = [getattr(self, name)(tensor, peer, tag, group) for name, tensor, peer, tag in calls]
+        for work in coalesced:
+            results = [self._begun(tensor, work) for tensor in results]
+        return results
 
     def shard_dim_alltoall(self, tensor: torch.Tensor, gather_dim: int, shard_dim: int, group: TorchAny) -> TorchAny:
         group = self._group(group)

@@ -477,6 +477,21 @@ def ring_of_sends(at: Place) -> Any:
 
 
 @program
+def sent_to_every_rank(at: Place) -> Any:
+    """Each rank exchanges tensors with all ranks in one batch, also with itself, which gloo cannot do."""
+    sent = [at.own(3 + at.rank + 2 * to, seed=to) for to in range(at.size)]
+    came = [at.zeros(3 + source + 2 * at.rank) for source in range(at.size)]
+    if at.native:
+        came[at.rank].copy_(sent[at.rank])
+    others = [rank for rank in range(at.size) if rank != at.rank or not at.native]
+    operations = [dist.P2POp(dist.irecv, came[rank], rank) for rank in others]
+    operations += [dist.P2POp(dist.isend, sent[rank], rank) for rank in reversed(others)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return came
+
+
+@program
 def received_from_any_place_of_a_group(at: Place) -> Any:
     """In a group of the odd ranks, ranks address each other by their rank in the group."""
     odd = dist.new_group(list(range(1, at.size, 2)))

@@ -102,6 +102,29 @@ def test_every_operation_sends_the_values_of_small_tensors() -> None:
     run_ranks(3, body)
 
 
+def test_a_rank_sends_tensors_to_itself_in_a_batch() -> None:
+    """GIVEN one batch WHEN a rank sends 7 and 8 to itself THEN the first receive gets 7 and the second gets 8, and the batch has
+    one work. GIVEN no batch, or a missing or shorter tensor THEN NCCL's error or an error with both sizes."""
+
+    def body(rank: int) -> None:
+        first, second = ints(0), ints(0)
+        receives = [dist.P2POp(dist.irecv, came, rank) for came in (first, second)]
+        sends = [dist.P2POp(dist.isend, ints(value), rank) for value in (7, 8)]
+        (work,) = dist.batch_isend_irecv([receives[0], *sends, receives[1]])
+        work.wait()
+        assert (first.item(), second.item()) == (7, 8)
+        for call, missing in ((dist.isend, "recv"), (dist.irecv, "send")):
+            text = f"Trying to {call.__name__[1:]} to self without a matching {missing}"
+            with pytest.raises(dist.DistBackendError, match=text):
+                call(first, rank)
+            with pytest.raises(dist.DistBackendError, match=text):
+                dist.batch_isend_irecv([dist.P2POp(call, first, rank)])
+        with pytest.raises(RuntimeError, match="send of 2 int64 elements, but rank 0 called recv of 1 int64 elements"):
+            dist.batch_isend_irecv([dist.P2POp(dist.isend, ints(1, 2), rank), receives[0]])
+
+    run_ranks(1, body)
+
+
 def test_a_split_group_has_the_given_name_and_ranks_and_timeout() -> None:
     """GIVEN three ranks in a group of NCCL and gloo WHEN ranks 2 and 0 form a group THEN rank 2 is first in it."""
 
