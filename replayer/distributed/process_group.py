@@ -342,10 +342,10 @@ class VirtualNccl(_NcclGroup):
         sends, receives = self._to_itself["send"], self._to_itself["recv"]
         self._to_itself = {"send": [], "recv": []}
         if len(sends) != len(receives):
-            what = "send to self without a matching recv" if len(sends) > len(receives) else "recv to self without a matching send"
+            found, missing = ("send", "recv") if len(sends) > len(receives) else ("recv", "send")
             raise dist.DistBackendError(
                 "NCCL error: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
-                f"Trying to {what}"
+                f"Trying to {found} to self without a matching {missing}"
             )
         for sent, received in zip(sends, receives, strict=True):
             messages = [values.message_of(call, 0) for call in (sent, received)]

@@ -129,7 +129,8 @@ class _Functional:
         self, names: list[str], peers: list[int], tags: list[int], tensors: list[TorchAny], group: TorchAny
     ) -> list[TorchAny]:
         calls, group = zip(names, tensors, peers, tags, strict=True), self._group(group)
-        with group.coalescing() if isinstance(group, VirtualNccl) else nullcontext([]) as coalesced:
+        coalescing: TorchAny = group.coalescing() if isinstance(group, VirtualNccl) else nullcontext([])
+        with coalescing as coalesced:
             results = [getattr(self, name)(tensor, peer, tag, group) for name, tensor, peer, tag in calls]
         for work in coalesced:
             results = [self._begun(tensor, work) for tensor in results]

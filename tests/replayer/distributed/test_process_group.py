@@ -103,8 +103,8 @@ def test_every_operation_sends_the_values_of_small_tensors() -> None:
 
 
 def test_a_rank_sends_tensors_to_itself_in_a_batch() -> None:
-    """GIVEN one batch WHEN a rank sends 7 and 8 to itself THEN the first receive gets 7 and the second gets 8, and the batch has
-    one work. GIVEN no batch, or a missing or shorter tensor THEN NCCL's error or an error with both sizes."""
+    """GIVEN one batch WHEN a rank sends 7 and 8 to itself THEN the first receive gets 7 and the second gets 8, and the batch
+    has one work. If a receive is missing or too small, an error says so."""
 
     def body(rank: int) -> None:
         first, second = ints(0), ints(0)
