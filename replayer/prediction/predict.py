@@ -34,12 +34,14 @@ from replayer.prediction.scaling import ScaledOp, Scaling, calls_of, parameter_b
 from replayer.prediction.tensor_parallel import TensorSplit, tensor_parallel
 from replayer.recording.recorded_run import RecordedRun
 from traces.figures import measure
-from traces.figures.pace import DEVICE, pace, pace_series, step_times
+from traces.figures.pace import DEVICE, host_series, pace, pace_series, step_times
 from traces.figures.problems import serious_problems, why_work_is_hidden
 from traces.model.json_facts import Json
 from traces.model.trace import NONE, Column, Device, DeviceKind, Origin, StepKind, Trace, TraceError
 from traces.names.cards import UNKNOWN_CARD, card_of
 from traces.rates.estimate_errors import expected_error, network_error, precision_of
+
+_LEAST_LOADING = 0.01  # share of a step that waits for data, from which predictions mention data loading
 
 _KINDS = {
     "matmul": "matrix products", "conv": "convolutions", "conv_weight": "convolutions", "conv3": "convolutions",
@@ -104,7 +106,7 @@ class Predictor:
         self._step_ns, self._gpu_ns = step_ns(recorded), gpu_ns(recorded, recorded)
         peaks = measure.memory_peaks(recorded).values()
         self._peak_bytes = max((peak.peak_allocated_bytes for peak in peaks), default=0) or None
-        self._known: dict[Conditions, tuple[Scaling, Trace, float]] = {}
+        self._known: dict[tuple[Conditions, float], tuple[Scaling, Trace, float]] = {}
         self._splits: dict[Conditions, TensorSplit] = {}
 
     def predict(self, conditions: Conditions, *, strict: bool = False) -> Prediction:
@@ -119,7 +121,8 @@ class Predictor:
         parallel = conditions.parallel if conditions.nproc > 1 else "ddp"
         self._require_one_rank(conditions)
         alone = replace(per_gpu, gpus=0, nproc=0 if parallel == "ddp" else conditions.nproc, link_gbps=0.0, parallel=parallel)
-        scaling, trace, one_ns = self._predict_one(alone)
+        loading = conditions.batch / batch if conditions.batch and batch else 1.0
+        scaling, trace, one_ns = self._predict_one(alone, loading)
         if strict and scaling.unscaled_ns:
             raise TraceError(f"{scaling.unscaled_ns / 1e6:.1f} ms of GPU time cannot be predicted without recorded shapes")
         trace = _as_predicted(trace, recorded, per_gpu, scaling)
@@ -132,7 +135,7 @@ class Predictor:
             error = _expected_error(shares, conditions, recorded, min(busy_ns / one_ns, 1.0) if one_ns else 1.0)
         trace.runs = {rank: replace(run, expected_error=error) for rank, run in trace.runs.items()}
         work, steps = _work_of_steps(recorded)
-        several = self._parallel(trace, conditions, alone, one_ns)
+        several = self._parallel(trace, conditions, alone, one_ns, loading)
         device = trace.devices[0] if trace.devices else None
         return Prediction(
             conditions=conditions,
@@ -165,8 +168,8 @@ class Predictor:
                 raise
             return 0
 
-    def _predict_one(self, conditions: Conditions) -> tuple[Scaling, Trace, float]:
-        known = self._known.get(conditions)
+    def _predict_one(self, conditions: Conditions, loading: float) -> tuple[Scaling, Trace, float]:
+        known = self._known.get((conditions, loading))
         if known is None:
             scaling = Scaling.of(self.recorded, self.recording, conditions, self.calls)
             if conditions.parallel == "fsdp":
@@ -177,8 +180,11 @@ class Predictor:
                     self.recorded, self.calls, scaling.shapes_of, conditions.nproc
                 )
                 scaling.keep_shorter(split.durations_ns(scaling.durations_ns, self.recorded.device.is_work, scaling.costs))
-            trace = self._retiming.retimed(scaling.durations_ns, conditions.host_speed, scaling.origins)
-            known = self._known[conditions] = scaling, trace, predicted_step_ns(self.recorded, trace)
+            host_speed = conditions.host_speed
+            trace = self._retiming.retimed(scaling.durations_ns, host_speed, scaling.origins, loading=loading)
+            same_gpu = self._retiming.retimed(self.recorded.device.duration_ns, host_speed, loading=loading)
+            one_ns = predicted_step_ns(self.recorded, trace, same_gpu)
+            known = self._known[conditions, loading] = scaling, trace, one_ns
         return known
 
     def _require_one_rank(self, conditions: Conditions) -> None:
@@ -186,7 +192,9 @@ class Predictor:
         if several and len(self.recorded.collectives):
             raise TraceError(f"{several} needs a recording of one rank, but this recording has operations between ranks")
 
-    def _parallel(self, trace: Trace, conditions: Conditions, alone: Conditions, one_ns: float) -> Parallel | None:
+    def _parallel(
+        self, trace: Trace, conditions: Conditions, alone: Conditions, one_ns: float, loading: float
+    ) -> Parallel | None:
         recorded = self.recorded
         if conditions.gpus > 1:
             if len(np.unique(recorded.device.device[recorded.device.is_work])) > 1:
@@ -196,9 +204,10 @@ class Predictor:
         if conditions.nproc > 1 and conditions.parallel == "fsdp":
             return fully_sharded(trace, conditions, one_ns, self._parameter_bytes(), self._peak_bytes)
         if conditions.nproc > 1 and conditions.parallel == "tp":
-            scaling, split = self._known[alone][0], self._splits[alone]
+            scaling, split = self._known[alone, loading][0], self._splits[alone]
             reduced_ns = split.reductions_ns(trace.devices[0].name, conditions.link_gbps, len(recorded.device))
-            with_them = self._retiming.retimed(scaling.durations_ns + reduced_ns, conditions.host_speed)
+            durations_ns = scaling.durations_ns + reduced_ns
+            with_them = self._retiming.retimed(durations_ns, conditions.host_speed, loading=loading)
             return tensor_parallel(
                 recorded, split, reduced_ns, step_ns(with_them), self._parameter_bytes(), self._peak_bytes,
                 self._forward_passes(),
@@ -274,7 +283,8 @@ def step_ns(trace: Trace) -> float:
     return float((found.mean or found).pace_ns)
 
 
-def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
+def predicted_step_ns(recorded: Trace, predicted: Trace, same_gpu: Trace) -> float:
+    """Return the predicted step time. `same_gpu` is the prediction in which kernels take their recorded times."""
     found, after, rows = pace(recorded), pace(predicted), measure.steady_steps(recorded)
     if found is None or after is None:
         return step_ns(predicted)
@@ -287,7 +297,13 @@ def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
     before_ns, after_ns = before.busy_share * before.pace_ns, after.busy_share * pace_ns
     if before.limit == DEVICE:
         return max(before.pace_ns + after_ns - before_ns, after_ns)
-    return max(pace_ns, after_ns)
+    return max(pace_ns + _host_ns(predicted) - _host_ns(same_gpu), after_ns)
+
+
+def _host_ns(trace: Trace) -> float:
+    """Return the host's mean time for a profiled step, including waits for the GPU."""
+    series = host_series(step_times(trace), measure.profiled_steps(trace))
+    return 0.0 if series is None else float(series.interval_ns[series.rows].mean())
 
 
 def gpu_ns(trace: Trace, recorded: Trace) -> float:
@@ -370,6 +386,8 @@ def _notes(recorded: Trace, conditions: Conditions, peak: int | None, devices: l
     capacity = devices[0].total_memory_bytes if devices else None
     if conditions.gpu and peak and capacity and peak > capacity:
         notes.append("the program would not fit: its memory peak exceeds the memory of this GPU")
+    if conditions.batch and found is not None and found.without_data_ns < (1 - _LEAST_LOADING) * found.pace_ns:
+        notes.append("data loading is assumed to take time in proportion to the batch size")
     if len(recorded.collectives) and (conditions.gpu or conditions.batch):
         notes.append("operations between ranks keep their recorded times; for other times, replay the script with --nproc")
     return notes

@@ -3,6 +3,11 @@
     trace = Retiming(recorded).retimed(durations_ns)     # durations_ns: for each row of recorded.device
 
 Kernels keep their recorded order (Note [Start times of kernels] in recording/indexer.py).
+
+Note [Data loading at another batch size]
+    Loading a batch takes time in proportion to its samples. Without workers, the phase "loader" is this time. With workers, the
+    phase is the time by which loading is slower than the rest of the step. If the GPU limits the rest of the step, both grow
+    with the batch size, and so does their difference.
 """
 
 from __future__ import annotations
@@ -15,8 +20,11 @@ import numpy as np
 from replayer.cost_model.constants import WAIT_CAME_BACK_NS, WAIT_FOLLOWED_NS
 from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.match_keys import RecordedKeys
-from traces.figures.measure import device_ranks, host_ranks, window_ns
+from traces.figures.measure import device_ranks, host_ranks, launch_steps, window_ns
+from traces.model.intervals import Intervals
 from traces.model.trace import NONE, Column, Trace
+
+_MARK = -2  # in place of the awaited kernel: the host does not wait
 
 
 class _HostTime:
@@ -45,12 +53,15 @@ class Retiming:
         keys = RecordedKeys(trace)
         self._indexes = {rank: RecordingIndexer(trace, rank, keys) for rank in trace.ranks}
 
-    def retimed(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
+    def retimed(
+        self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None, *, loading: float = 1.0
+    ) -> Trace:
+        """Return the trace with other times. `loading` is the new time for loading a batch, divided by the recorded time."""
         trace, hosts = self._trace, {}
         start_ns = trace.device.start_ns.copy()
         placed = np.zeros(len(start_ns), dtype=bool)
         for rank, index in self._indexes.items():
-            hosts[rank] = _play(trace, index, durations_ns, start_ns, host_speed)
+            hosts[rank] = _play(trace, index, durations_ns, start_ns, host_speed, loading)
             placed[index.work] = True
         ranks = device_ranks(trace)
         for rank, host in hosts.items():  # marks and operations between ranks move with the host times
@@ -63,14 +74,19 @@ class Retiming:
         return _with_host_times(replace(trace, device=device.take(order)), trace, hosts)
 
 
-def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns: Column, host_speed: float) -> _HostTime:
+def _play(
+    trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns: Column, host_speed: float, loading: float
+) -> _HostTime:
     work = index.work
+    loads = _loads(trace, index.rank)
     host = _HostTime()
     first_ns, last_ns = window_ns(trace)
     zero_ns = int(index.active_ns(np.array([first_ns]))[0])
 
     def active(times_ns: Column) -> Column:
         own_ns = index.active_ns(times_ns) - zero_ns
+        if loading != 1:
+            own_ns = own_ns + np.round((loading - 1) * loads.before(times_ns)).astype(np.int64)
         return first_ns + (own_ns if host_speed == 1 else np.round(own_ns / host_speed).astype(np.int64))
 
     host.add(first_ns, first_ns)
@@ -78,6 +94,8 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
     recorded_end = trace.device.end_ns[work]
     new_end = np.zeros(len(work), dtype=np.int64)
     waits = sorted({*zip(index.wait_start.tolist(), index.wait_end.tolist(), index.awaited.tolist(), strict=True)})
+    if loading != 1:
+        waits = sorted([*waits, *((time, time, _MARK) for time in (*loads.start_ns.tolist(), *loads.end_ns.tolist()))])
     wait_active = active(np.array([start for start, _, _ in waits], dtype=np.int64)).tolist()
     waited, at = 0, 0
     ready: dict[tuple[int, int], int] = {}
@@ -115,12 +133,24 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
     return host
 
 
+def _loads(trace: Trace, rank: int) -> Intervals:
+    # see Note [Data loading at another batch size]
+    phases = trace.phases
+    if not len(trace.steps):
+        return Intervals([], [])
+    loads = (phases.name == trace.strings.find("loader")) & (trace.steps.rank[phases.step] == rank)
+    return Intervals(phases.start_ns[loads], phases.end_ns[loads])
+
+
 def _wait(
     host: _HostTime, wait: tuple[int, int, int], active_ns: int, waited_ns: int, recorded_end: Column, new_end: Column
 ) -> int:
     start_ns, end_ns, awaited = wait
     begun_ns = active_ns + waited_ns
     ended_ns = begun_ns
+    if awaited == _MARK:
+        host.add(start_ns, begun_ns)
+        return waited_ns
     done = np.flatnonzero(recorded_end <= end_ns + WAIT_CAME_BACK_NS)
     if awaited != NONE and awaited < len(recorded_end):
         # A copy may end after the CUDA call has returned.
@@ -157,7 +187,7 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
         trace,
         host=moved(recorded.host, host_ranks(recorded)),
         steps=moved(recorded.steps, steps),
-        phases=_marked(moved(recorded.phases, phase_ranks), trace),
+        phases=_marked(moved(recorded.phases, phase_ranks), trace, recorded),
         parts=moved(recorded.parts, part_ranks),
         batches=moved(recorded.batches, recorded.batches.rank),
         collectives=moved(recorded.collectives, recorded.collectives.rank),
@@ -165,18 +195,20 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
     )
 
 
-def _marked(phases: Any, trace: Trace) -> Any:
-    device = trace.device
+def _marked(phases: Any, trace: Trace, recorded: Trace) -> Any:
+    """Move the device times of phases to the ends of kernels. In steps without recorded kernels, they move with the host."""
+    device, before = trace.device, recorded.phases
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     if not len(work) or not (phases.device_end_ns != NONE).any():
         return phases
     launched = trace.host.start_ns[device.launch[work]]
     order = np.argsort(launched, kind="stable")
     ends = np.concatenate(([0], np.maximum.accumulate(device.end_ns[work][order])))
-    known = phases.device_end_ns != NONE
+    known, has_kernels = phases.device_end_ns != NONE, np.isin(phases.step, launch_steps(recorded)[recorded.device.is_work])
 
-    def mark(times_ns: Column) -> Column:
+    def mark(times_ns: Column, delay_ns: Column) -> Column:
         done = ends[np.searchsorted(launched[order], times_ns)]
-        return np.where(known, np.maximum(done, times_ns), NONE)
+        return np.where(known, np.where(has_kernels, np.maximum(done, times_ns), times_ns + delay_ns), NONE)
 
-    return replace(phases, device_start_ns=mark(phases.start_ns), device_end_ns=mark(phases.end_ns))
+    start_ns = mark(phases.start_ns, before.device_start_ns - before.start_ns)
+    return replace(phases, device_start_ns=start_ns, device_end_ns=mark(phases.end_ns, before.device_end_ns - before.end_ns))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from replayer.prediction.conditions import Conditions
 from replayer.prediction.predict import predict, predicted_step_ns
+from replayer.prediction.retiming import Retiming
 from tests.replayer.recordings import Op, make_recording
 from tests.traces.figures.test_pace import Work, a_trace
 from tests.traces.handmade import training
-from traces.model.trace import StepKind, Trace
+from traces.model.trace import NONE, StepKind, Trace
 from traces.model.workload import InputTensor, WorkloadSignature
 
 
@@ -75,7 +77,47 @@ def test_a_changed_gpu_time_also_changes_unprofiled_steps(
         "replayer.prediction.predict.pace",
         lambda trace: SimpleNamespace(pace_ns=paces[id(trace)][0], busy_share=paces[id(trace)][1], limit=limit, mean=None),
     )
-    assert predicted_step_ns(recorded, predicted) == pytest.approx(step_ns)
+    assert predicted_step_ns(recorded, predicted, recorded) == pytest.approx(step_ns)
+
+
+def test_waits_for_longer_kernels_in_profiled_steps_also_lengthen_clean_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a host that limits the pace and takes 100 us WHEN profiled steps wait 30 us longer THEN a step takes 130 us."""
+    recorded, predicted = training(), training()
+    for trace in (recorded, predicted):
+        trace.steps.kind[2:] = StepKind.PROFILED
+    predicted.steps.start_ns[2:] += 30_000 * np.arange(2)
+    predicted.steps.duration_ns[2:] += 30_000
+    pace = SimpleNamespace(pace_ns=100_000, busy_share=0.1, limit="host", mean=None)
+    monkeypatch.setattr("replayer.prediction.predict.pace", lambda trace: pace)
+    assert predicted_step_ns(recorded, predicted, recorded) == 130_000
+    assert predicted_step_ns(recorded, predicted, predicted) == 100_000  # another host or data loading, but the same kernels
+
+
+@pytest.mark.parametrize(("batch", "step_ns"), [(64, 120_000), (16, 90_000), (32, 100_000)])
+def test_waits_for_data_take_time_in_proportion_to_the_batch_size(batch: int, step_ns: int) -> None:
+    """GIVEN clean steps and profiled steps of 100 us at batch 32, 20 us of which are data loading, and few kernels."""
+    recorded = training(steps=8)
+    recorded.device.duration_ns[:] = 10
+    recorded.device = recorded.device.take(recorded.device.start_ns >= recorded.steps.start_ns[4])
+    recorded.steps.kind[:] = [StepKind.STEADY] * 4 + [StepKind.PROFILED] * 4
+    found = predict(recorded, Conditions(batch=batch))
+    assert found.step.predicted_ns == pytest.approx(step_ns, rel=0.002)
+    loads = found.trace.phases.name == found.trace.strings.find("loader")
+    assert found.trace.phases.duration_ns[loads].tolist() == [20_000 * batch // 32] * 8
+    assert "data loading is assumed to take time in proportion to the batch size" in found.notes
+
+
+def test_the_device_times_of_steps_without_kernels_move_with_the_host() -> None:
+    recorded = training(steps=8)
+    recorded.device = recorded.device.take(recorded.device.start_ns >= recorded.steps.start_ns[4])
+    recorded.steps.kind[:] = [StepKind.STEADY] * 4 + [StepKind.PROFILED] * 4
+    clean = recorded.phases.step < 4
+    late_ns = (recorded.phases.device_end_ns - recorded.phases.end_ns)[clean]
+    assert 7_000 in late_ns  # the GPU ends a phase 7 us after the host
+    for loading in (1.0, 0.5):
+        moved = Retiming(recorded).retimed(recorded.device.duration_ns, loading=loading).phases
+        timed = clean & (moved.device_end_ns != NONE)
+        assert (moved.device_end_ns - moved.end_ns)[timed].tolist() == late_ns[timed[clean]].tolist()
 
 
 def test_the_step_is_an_average_if_the_recorded_steps_vary_much() -> None:

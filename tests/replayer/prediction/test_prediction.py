@@ -551,7 +551,7 @@ def test_kernel_times_limit_the_step_even_if_clean_steps_have_no_kernels() -> No
         # Kernels start one after the other, so that no two overlap.
         start_ns = trace.device.start_ns[0] + np.append(0, np.cumsum(durations_ns)[:-1])
         device = replace(trace.device, start_ns=start_ns, duration_ns=durations_ns)
-        return predicted_step_ns(trace, replace(trace, device=device))
+        return predicted_step_ns(trace, replace(trace, device=device), trace)
 
     assert [at(factor, recorded) for factor in (0.5, 1.0, 3.0)] == [100_000, 100_000, 150_000]
 
