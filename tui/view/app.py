@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.style import Style
 from rich.text import Text
@@ -74,7 +74,7 @@ THEMES = {
 
 class Keys(Footer):
     def compose(self) -> ComposeResult:
-        first = [_press(key) for key in KEYS if key.action in ("help", "quit")]
+        first = [_press(key) for key in KEYS if key.action in ("Panels.help", "ViewApp.exit")]
         yield from sorted(super().compose(), key=lambda key: getattr(key, "action", "") not in first)
 
 
@@ -121,7 +121,9 @@ class ViewApp(App[int]):
         self._finding = Finding(self.context, self.selection, self.walk)
         self._panels = Panels(self.context, self.selection, self.walk)
         self._saving = ViewSaving(self.context, lambda: self.export_screenshot(title="trace view"))
-        self.actions = self._actions()
+        more = [kind(self.context, self.selection) for kind in (Movement, RelatedEvents, RowLayout)]
+        named = {type(of).__name__: of for of in (*more, self.walk, self._finding, self._panels, self._saving)}
+        self.targets: dict[str, object] = named | {"ViewApp": self}  # by class; keys.csv names the class and the method
         for theme in THEMES.values():
             self.register_theme(theme)
         if "TEXTUAL_THEME" not in os.environ:
@@ -162,28 +164,10 @@ class ViewApp(App[int]):
 
     # --- keys ---
 
-    def _actions(self) -> dict[str, Callable[..., Any]]:
-        movement = Movement(self.context, self.selection)
-        events = RelatedEvents(self.context, self.selection)
-        rows = RowLayout(self.context, self.selection)
-        walk, finding, panels = self.walk, self._finding, self._panels
-        return {
-            "zoom": movement.zoom, "pan": movement.pan, "fit": movement.fit, "move": movement.move, "line": movement.line,
-            "page": movement.page, "step": movement.step,
-            "difference": walk.step, "everything": walk.toggle_everything,
-            "neighbour": events.neighbour, "same_name": events.same_name, "counterpart": events.counterpart,
-            "launcher": events.launcher, "launched": events.launched, "backward": events.backward, "details": events.details,
-            "goto": finding.goto, "search": finding.search, "match": finding.match,
-            "align": rows.align, "turn": rows.turn, "fold": rows.fold, "fold_rank": rows.fold_rank, "pin": rows.pin,
-            "filter": rows.filter, "move_row": rows.move_row,
-            "tables": panels.tables, "range": panels.range, "help": panels.help, "close": panels.close,
-            "legend": self._turn_legend, "dark": self._turn_dark, "export": self._saving.export,
-            "follow": self._turn_following, "output": self._turn_output, "quit": self.exit,
-        }  # fmt: skip
-
     def action_press(self, keys: str) -> None:
         key = _KEYS[keys]
-        act = self.actions[key.action]
+        of_class, _, method = key.action.partition(".")
+        act = getattr(self.targets[of_class], method)
         act() if key.argument is None else act(key.argument)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -330,19 +314,19 @@ class ViewApp(App[int]):
 
     # --- themes, and live replays ---
 
-    def _turn_legend(self) -> None:
+    def turn_legend(self) -> None:
         self._legend = not self.screen_stack[0].query_one("#legend").has_class("open")
         self._say_legend()
 
-    def _turn_dark(self) -> None:
+    def turn_dark(self) -> None:
         self.theme = THEMES[not self.current_theme.dark].name
 
-    def _turn_following(self) -> None:
+    def turn_following(self) -> None:
         self.context.following = not self.context.following
         self._follow()
         self.tell("following the replay" if self.context.following else "staying here; press l to follow again")
 
-    def _turn_output(self) -> None:
+    def turn_output(self) -> None:
         self.screen_stack[0].query_one("#output", Static).toggle_class("open")
         self._output_bytes = 0
         self._say_output()

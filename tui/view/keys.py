@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 class Key(NamedTuple):
     keys: str
     shown: str
-    action: str
+    action: str  # class and method, such as "Movement.zoom"
     help: str
     hint: str
     group: str

@@ -674,7 +674,7 @@ def test_every_key_works_on_empty_traces(named: list[Trace]) -> None:
     @piloted(lambda: whole(*((str(number), trace) for number, trace in enumerate(named))))
     async def body(app: ViewApp, pilot: Pilot[Any]) -> None:
         for key in KEYS:
-            if key.action not in ("quit", "help", "search", "goto", "export", "details", "filter"):
+            if key.action.partition(".")[2] not in ("exit", "help", "search", "goto", "export", "details", "filter"):
                 await pilot.press(key.keys)
         await pilot.press("enter", "escape", "g", "7", "enter", "slash", "x", "enter")
         assert app.failure is None
@@ -698,11 +698,18 @@ def test_an_unreadable_trace_ends_the_app() -> None:
     assert isinstance(asyncio.run(run()).failure, TraceFormatError)
 
 
+def test_the_table_of_keys_names_existing_methods() -> None:
+    targets = ViewApp([]).targets
+    named = [key.action.split(".") for key in KEYS]
+    assert [key for key in named if not callable(getattr(targets.get(key[0]), key[1], None))] == []
+
+
 def test_keys_do_nothing_before_a_trace_is_loaded() -> None:
     async def run() -> None:
         app = ViewApp([])
         async with app.run_test() as pilot:
-            await pilot.press(*(key.keys for key in KEYS if key.action not in ("quit", "help", "dark")))
+            others = ("ViewApp.exit", "Panels.help", "ViewApp.turn_dark")
+            await pilot.press(*(key.keys for key in KEYS if key.action not in others))
             assert app.window is None and len(app.screen_stack) == 1
 
     asyncio.run(run())
