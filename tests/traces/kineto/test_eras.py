@@ -576,6 +576,25 @@ def test_only_the_first_of_two_optimizers_of_one_class_ends_steps_even_with_clos
     assert seen([*one, *shifted(one, 100), *shifted(one, 200)]) == ("optimizer", ["STEADY"] * 3, [40, 140, 240])
 
 
+@pytest.mark.parametrize(
+    ("updates", "ends"),
+    [
+        pytest.param((1, 2, 1, 2), [40, 240], id="two optimizers take turns"),
+        pytest.param((1, 1, 2, 1, 1, 2), [40, 140, 240, 340, 440, 540], id="an optimizer that does more in every third step"),
+        pytest.param((2, 1, 1, 1), [40, 140, 240, 340], id="an optimizer that does more in its first step"),
+    ],
+)
+def test_without_shapes_two_optimizers_of_one_class_differ_in_their_numbers_of_ops(
+    updates: tuple[int, ...], ends: list[int]
+) -> None:
+    events = []
+    for place, count in enumerate(updates):
+        events += [numbered("aten::mm", 100 * place, 4), op("MmBackward0", 100 * place + 5, 4, tid=8, Fwd_thread_id=1)]
+        events.append(op("Optimizer.step#Adam.step", 100 * place + 10, 30, cat="user_annotation"))
+        events += [op("aten::add_", 100 * place + 15 + 5 * number, 2) for number in range(count)]
+    assert seen(events)[2][: len(ends)] == ends
+
+
 def test_a_larger_sequence_number_shows_that_autograd_recorded_an_op() -> None:
     """GIVEN ops with the numbers 5, 6, 6, 7 and none, in another order in the table, and a range with the number 9."""
     numbers, starts = [7, 5, NONE, 6, 6, 9], [40, 10, 15, 20, 30, 25]

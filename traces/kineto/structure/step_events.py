@@ -170,9 +170,11 @@ def _of_first_optimizer(tables: RankTables, ranges: Column) -> set[int]:
 
     Note [Optimizers of one class]
         The name of a range shows the class of an optimizer, but not which optimizer made the step. The optimizers of a GAN, for
-        example, may have one class. They update different parameters, so their last ops have different shapes, or their last
-        kernels have different grids. A single optimizer may also skip parameters that have no gradient. Ranges are therefore
-        assigned to several optimizers only if the differences repeat with a fixed period.
+        example, may have one class. They update different parameters, so their last ops have different shapes, their last
+        kernels have different grids, or they run different numbers of ops and kernels. A single optimizer may also skip
+        parameters that have no gradient. Ranges are therefore assigned to several optimizers only if the differences repeat
+        with a fixed period. If only numbers of ops and kernels differ, each number must occur once per period, because some
+        optimizers, such as Lookahead, do more in every fifth step.
     """
     host, device = tables.host, tables.device
     ranges = ranges[outermost(host.start_ns[ranges], host.end_ns[ranges])]
@@ -180,22 +182,30 @@ def _of_first_optimizer(tables: RankTables, ranges: Column) -> set[int]:
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     work = work[np.argsort(host.start_ns[device.launch[work]], kind="stable")]
     of_class = np.unique(host.name[ranges], return_inverse=True)[1].reshape(-1)
-    columns = []
+    columns, counts = [], []
     for starts_ns, values in (
         (host.start_ns[ops], (host.name[ops], host.shapes[ops])),
         (host.start_ns[device.launch[work]], (device.config[work],)),
     ):
         first, end = np.searchsorted(starts_ns, [host.start_ns[ranges], host.end_ns[ranges]])
         columns += [np.where(end > first, np.append(of, NONE)[end - 1], NONE) for of in values]
+        counts.append(end - first)
     made = of_class * len(ranges)  # a number for each optimizer
     for number in range(len(np.unique(of_class))):
         own = np.flatnonzero(of_class == number)
-        kinds = np.unique(np.stack(columns)[:, own], axis=1, return_inverse=True)[1].reshape(-1)
-        if any((kinds[period:] == kinds[:-period]).all() for period in range(2, len(kinds) // 2 + 1)):
+        facts = (np.stack(of)[:, own] for of in (columns, counts))
+        kinds, by_count = (np.unique(of, axis=1, return_inverse=True)[1].reshape(-1) for of in facts)
+        if not kinds.any() and _repeats(by_count, int(by_count.max()) + 1):
+            made[own] += by_count
+        elif any(_repeats(kinds, period) for period in range(2, len(kinds) // 2 + 1)):
             made[own] += kinds
     known = Optimizers()
     optimizers = {number: _Optimizer() for number in made.tolist()}
     return {row for row, number in zip(ranges.tolist(), made.tolist(), strict=True) if known.is_first(optimizers[number])}
+
+
+def _repeats(kinds: Column, period: int) -> bool:
+    return len(kinds) >= 2 * period and bool((kinds[period:] == kinds[:-period]).all())
 
 
 def _lookups_of_backward(host: HostSpans, strings: Strings) -> Column:
