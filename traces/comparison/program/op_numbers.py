@@ -59,7 +59,7 @@ def numbers_apart(
     return key, f"per step {_times(a[key].mean)} in the first trace and {_times(b[key].mean)} in the second"
 
 
-class _Calls(NamedTuple):
+class _CallsAStep(NamedTuple):
     """Describes how often the steps of a trace call an op."""
 
     mean: float  # per step
@@ -67,7 +67,7 @@ class _Calls(NamedTuple):
     numbers: frozenset[int]  # numbers of calls in a step
 
 
-def _apart(here: _Calls, there: _Calls) -> float:
+def _apart(here: _CallsAStep, there: _CallsAStep) -> float:
     """If the data decides how often a step calls an op, means of short traces differ by chance. Such traces have steps with
     equal numbers of calls. A difference of two standard errors is then ignored."""
     chance = 2 * sqrt(here.variance + there.variance) if here.variance and there.variance else 0.0
@@ -82,7 +82,7 @@ def _calls_by_step(calls: Iterable[tuple[int, _Counted]]) -> dict[int, Counter[_
     return by_step
 
 
-def _times_a_step(by_step: dict[int, Counter[_Counted]], steps: int) -> dict[_Counted, _Calls]:
+def _times_a_step(by_step: dict[int, Counter[_Counted]], steps: int) -> dict[_Counted, _CallsAStep]:
     by_step = dict(by_step)
     if len(by_step) > 1:
         first = by_step.pop(min(by_step))
@@ -92,7 +92,7 @@ def _times_a_step(by_step: dict[int, Counter[_Counted]], steps: int) -> dict[_Co
     for key, counts in numbers.items():
         mean = sum(counts) / steps
         variance = sum(count * count for count in counts) / steps - mean * mean
-        found[key] = _Calls(mean, max(variance, 0.0) / steps, frozenset(counts))
+        found[key] = _CallsAStep(mean, max(variance, 0.0) / steps, frozenset(counts))
     return found
 
 
