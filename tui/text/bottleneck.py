@@ -181,8 +181,10 @@ def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
     name = {"device": "the GPU", "host": "the host"}.get(of.limit, of.limit)
     if of.limit == "device" and pace.host_runs_ahead:
         return f"{name} (the host runs ahead)"
-    saved = share_text(of.share or 0)
-    return name if saved == _NOTHING else f"{name} (up to {saved} can be saved)"
+    busy = (pace.mean or pace).busy_share or 0.0
+    notes = [f"the GPU is busy {share_text(busy)}"] if of.limit in ("host", "data") and busy > MOSTLY_BUSY else []
+    notes += [f"up to {saved} can be saved"] if (saved := share_text(of.share or 0)) != _NOTHING else []
+    return f"{name} ({'; '.join(notes)})" if notes else name
 
 
 def lag_sentence(pace: StepPace | None, of: PaceLimit | None, which: str = "The GPU") -> str:

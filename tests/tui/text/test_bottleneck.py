@@ -32,6 +32,7 @@ def paced(**changes: object) -> StepPace:
         (paced(), PaceLimit("host", None, None), "the host"),
         (paced(), PaceLimit("host", 20 * US, 0.2), "the host (up to 20.0 % can be saved)"),
         (paced(), PaceLimit("data", 20 * US, 0.2), "data (up to 20.0 % can be saved)"),
+        (paced(busy_share=0.7), PaceLimit("data", 20 * US, 0.2), "data (the GPU is busy 70.0 %; up to 20.0 % can be saved)"),
         (paced(), PaceLimit("device", 20 * US, 0.2), "the GPU (up to 20.0 % can be saved)"),
         (paced(host_runs_ahead=True), PaceLimit("device", 20 * US, 0.2), "the GPU (the host runs ahead)"),
         (paced(), PaceLimit("unknown", None, None, "kernels are missing"), "unknown (kernels are missing)"),
