@@ -29,9 +29,10 @@ class Profile:
         self._correlation = 0
 
     def launch(self, op: str, kernels: list[str], lasts_us: int = 100, call: str = "cudaLaunchKernel",
-               reads: list[int] | None = None) -> None:  # fmt: skip
+               reads: list[int] | None = None, looks_up: list[int] | None = None) -> None:  # fmt: skip
         self._correlation += 1
-        self._event("cpu_op", op, self.now_us, 10, {"Input Dims": [reads]} if reads else None)
+        shapes = [shape for shape in (reads, looks_up) if shape]
+        self._event("cpu_op", op, self.now_us, 10, {"Input Dims": shapes} if shapes else None)
         args = {"correlation": self._correlation}
         if kernels:
             self._event("cuda_runtime", call, self.now_us + 2, 5, args)
@@ -198,6 +199,25 @@ def test_each_repeated_sequence_with_two_ops_on_tokens_is_a_step(first: str, las
         profile.launch(last, ["last"])
     trace = profile.read()
     assert np.diff(trace.steps.start_ns).tolist() == [36 * US] * (count - 1)
+
+
+@pytest.mark.parametrize(
+    ("indices", "count"),
+    [
+        pytest.param([4, 50], 1, id="layers of a vector quantizer"),
+        pytest.param([4, 1], 6, id="a loop that generates tokens for 4 texts"),
+        pytest.param([4], 6, id="a server that generates tokens for 4 requests"),
+    ],
+)
+def test_lookups_of_many_chosen_entries_are_not_steps(indices: list[int], count: int) -> None:
+    """GIVEN a first layer, and then six times a distance, a choice and a lookup of what was chosen."""
+    profile = Profile()
+    profile.launch("aten::conv1d", ["conv"], reads=[4, 1, 800])
+    for _ in range(6):
+        profile.launch("aten::cdist", ["distance"], reads=[200, 64])
+        profile.launch("aten::argmax", ["argmax"], reads=[200, 1024])
+        profile.launch("aten::embedding", ["lookup"], reads=[1024, 64], looks_up=indices)
+    assert len(profile.read().steps) == count
 
 
 def test_if_launches_are_unknown_the_recording_includes_all_gpu_work() -> None:

@@ -9,11 +9,13 @@ Note [Repeated ops]
     If the whole recording repeats one sequence of ops at least twice, each repetition is a training step. Layers of a network
     also repeat, so a training step must contain something that a loop does once per iteration, such as a copy between CPU and
     GPU. Two ops on tokens also suffice: lookups in an embedding, or choices of the next token. A single lookup does not,
-    because each layer may have an embedding. Otherwise a step must begin with new data, while a layer begins with the output of
-    the previous layer. The kernels of an inference server depend on the number of requests, so a sequence that contains a copy
-    between CPU and GPU is a step even if only its ops repeat. The first iteration may run other ops than the following ones,
-    for example to process a prompt. If only launches of CUDA graphs repeat, training steps are found from these launches. In a
-    recording without any host events, the work of the stream with the most kernels and copies is searched instead of ops.
+    because each layer may have an embedding. A choice does not count beside lookups of several tokens per row, because each
+    layer of a vector quantizer chooses the nearest entries of its codebook and looks them up. Otherwise a step must begin with
+    new data, while a layer begins with the output of the previous layer. The kernels of an inference server depend on the
+    number of requests, so a sequence that contains a copy between CPU and GPU is a step even if only its ops repeat. The first
+    iteration may run other ops than the following ones, for example to process a prompt. If only launches of CUDA graphs
+    repeat, training steps are found from these launches. In a recording without any host events, the work of the stream with
+    the most kernels and copies is searched instead of ops.
 
 Note [Marked iterations]
     Inference servers put a profiler range around each iteration, for example "step[DECODE bs=32]". If the main thread has at
@@ -40,7 +42,7 @@ from traces.kineto.spans.thread_roles import STEP_MARK
 from traces.kineto.structure.annotations import is_iteration
 from traces.model.intervals import Intervals, outermost
 from traces.model.row_order import grouped, lists_by_key
-from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Strings
+from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Strings, parse_shapes
 from traces.names.device_names import GRAPH_LAUNCHES, copy_direction
 
 _OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|fused_?sgd|adam_?kernel|lamb(?!da))", re.I)
@@ -137,6 +139,7 @@ class _Call(NamedTuple):
     is_graph: bool
     is_once: bool
     of_tokens: bool
+    looks_up_many: bool  # several tokens per row
     computes: bool
     reads: str  # the shape of the first argument, or ""
 
@@ -146,7 +149,8 @@ def _once_calls(calls: Sequence[_Call]) -> set[int]:
 
 
 def _is_iteration(calls: Sequence[_Call], works: bool, begins_anew: bool = False) -> bool:
-    is_loop = begins_anew or any(call.is_once for call in calls) or sum(call.of_tokens for call in calls) > 1
+    lookups = [call for call in calls if call.looks_up_many] or [call for call in calls if call.of_tokens]
+    is_loop = begins_anew or any(call.is_once for call in calls) or len(lookups) > 1
     return is_loop and (not works or any(call.computes for call in calls))
 
 
@@ -166,6 +170,7 @@ def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call
         top[(host.thread == 0) & ((host.kind == HostKind.OP) | np.isin(np.arange(len(host)), device.launch[work]))]
     )
     of_tokens = set(map(strings.find, ("aten::embedding", "aten::argmax", "aten::multinomial")))
+    lookup = strings.find("aten::embedding")
     launches_graph = set(top[strings.matching(host.name, GRAPH_LAUNCHES.__contains__)].tolist())
     found = []
     for row in tops[np.argsort(host.start_ns[tops], kind="stable")].tolist():
@@ -180,11 +185,17 @@ def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call
                 is_graph,
                 not once.isdisjoint(device.name[own].tolist()),
                 int(host.name[row]) in of_tokens,
+                int(host.name[row]) == lookup and _has_several_per_row(strings[int(host.shapes[row])]),
                 bool((device.kind[own] == DeviceKind.KERNEL).any()),
                 strings[shape].partition(";")[0] if (shape := int(host.shapes[row])) != NONE else "",
             )
         )
     return found
+
+
+def _has_several_per_row(shapes: str) -> bool:
+    indices = [*parse_shapes(shapes), ()][1:2]
+    return any(len(shape) > 1 and shape[-1] > 1 for shape in indices)
 
 
 def _once(name: str) -> bool:
