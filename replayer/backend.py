@@ -29,8 +29,8 @@ from replayer.tensor.dispatch import dispatcher
 from replayer.tensor.planning.mixed_devices import checked
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor import ACTUAL_CLASS, VirtualTensor, alias
-from replayer.torch_types import TorchAny
-from traces.script.patching import PATCHES, insert_first
+from replayer.torch_types import TorchAny, TorchFunction
+from traces.script.patching import PATCHES, insert_first, patch_around
 
 # PyTorch rejects "cuda" as the name of a new device type, but accepts "CUDA" and converts it to lower case.
 _NAME = "CUDA"
@@ -60,6 +60,11 @@ class _Hook(torch._C._acc.PrivateUse1Hooks):
         return registered()
 
 
+def _key_for_device(key_for_device: TorchFunction, device: str) -> str:
+    """Return the same keys as PyTorch with CUDA, because the messages of ops from `torch.library.custom_op` contain keys."""
+    return "CUDA" if device == "cuda" else str(key_for_device(device))
+
+
 def registered() -> bool:
     return "plan_cache" in vars(VirtualTensor)
 
@@ -75,6 +80,7 @@ def register(*, compute: bool = False) -> None:
         torch._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
     # Without this patch, a script's loop over all device types would visit "cuda" twice.
     PATCHES.set(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")
+    patch_around(torch._C, _dispatch_key_for_device=_key_for_device)
     plans = PlanCache(VirtualTensor)
     dispatch, run = dispatcher(plans)
     reads = HostReads(plans)

@@ -284,21 +284,49 @@ with torch.autocast("cuda"):
 def test_half_precision_ops_without_a_cpu_kernel_are_computed_in_float32(tmp_path: Path) -> None:
     """The mean over 2 x 2 x 2 ones is 1, each element of the antialiased 2 x 2 picture of threes is 3, and 2 x 4 is 8.
 
-    Kernels of other libraries raise RuntimeError for a dtype, torch's own raise NotImplementedError.
+    Kernels of other libraries raise RuntimeError for a dtype, torch's own raise NotImplementedError. The kernel in this test
+    stands for a compiled one, so the registry of kernels in Python forgets it.
     """
     code = """
-@torch.library.custom_op("own::double", mutates_args=())
-def double(x: torch.Tensor) -> torch.Tensor:
+own = torch.library.Library("own", "DEF")
+own.define("double(Tensor x) -> Tensor")
+def double_on_cpu(x):
     if x.dtype is not torch.float32:
         raise RuntimeError(f'"double_kernel" not implemented for {"Half" if x.dtype is torch.float16 else "BFloat16"!r}')
     return 2 * x
+own.impl("double", double_on_cpu, "CPU")
+torch.library._impls.remove("own/double/CPU")
 for dtype in (torch.float16, torch.bfloat16):
     pooled = F.avg_pool3d(torch.ones(1, 1, 2, 2, 2, device="cuda", dtype=dtype), 2)
     small = F.interpolate(torch.full((1, 1, 4, 4), 3.0, device="cuda", dtype=dtype), (2, 2), mode="bilinear", antialias=True)
-    doubled = double(torch.full((1,), 4.0, device="cuda", dtype=dtype))
+    doubled = torch.ops.own.double(torch.full((1,), 4.0, device="cuda", dtype=dtype))
     print(pooled.dtype is small.dtype is doubled.dtype is dtype, pooled.tolist(), small.tolist(), doubled.tolist())
 """
     assert _run(code, "compute", tmp_path) == ["True [[[[[1.0]]]]] [[[[3.0, 3.0], [3.0, 3.0]]]] [8.0]"] * 2
+
+
+def test_a_gpu_runs_only_the_kernels_of_a_script_that_are_for_gpus(tmp_path: Path) -> None:
+    """The kernel for the GPU returns 8, and the kernel for the CPU returns 7."""
+    code = """
+def op(name, kernel, device_types):
+    schema = "(Tensor x) -> Tensor"
+    return torch.library.custom_op(f"own::{name}", kernel, mutates_args=(), schema=schema, device_types=device_types)
+for_cpu, for_gpu = op("for_cpu", lambda x: x * 0 + 7, "cpu"), op("for_gpu", lambda x: x * 0 + 8, "cuda")
+for_both, in_numpy = op("for_both", lambda x: x * 0 + 7, "cpu"), op("in_numpy", lambda x: torch.from_numpy(x.numpy() + 1), None)
+for_both.register_kernel("cuda", lambda x: x * 0 + 8)
+g = torch.zeros(1, device="cuda")
+c = torch.zeros(1)
+print(said(lambda: for_cpu(g)).partition(" backend.")[0], for_cpu(c).item())
+print(said(lambda: for_gpu(c)).partition("backends: ")[2][:5], for_gpu(g).item())
+print(for_both(g).item(), for_both(c).item())
+print(said(lambda: in_numpy(g))[:45], in_numpy(c).item())
+"""
+    assert _run(code, "compute", tmp_path) == [
+        "NotImplementedError: Could not run 'own::for_cpu' with arguments from the 'CUDA' 7.0",
+        "[CUDA 8.0",
+        "8.0 7.0",
+        "TypeError: can't convert cuda:0 device type t 1.0",
+    ]
 
 
 def test_unsupported_dtypes_and_half_precision_fft_sizes_are_rejected(tmp_path: Path) -> None:

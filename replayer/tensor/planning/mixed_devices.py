@@ -67,6 +67,8 @@ def runner(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchFunction 
         _require_cuda_kernel(func, args)
     elif func.namespace in _LIBRARIES_OF_CPUS:
         _require_no_cpu_library(func)
+    elif has_kernel_of_script(func, "CPU") and not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func._name, "CUDA"):
+        raise _no_kernel(func, "CUDA", ["CPU"])
     if torch.are_deterministic_algorithms_enabled():
         alert_not_deterministic(func, args, kwargs)
         if (fill := filling(func)) is not None:
@@ -140,6 +142,12 @@ def _require_no_cpu_library(func: Op) -> None:
     keys = {key for key in ("CPU", "QuantizedCPU", "MkldnnCPU") if has_kernel(func._name, key)}
     if keys and not _ON_CUDA_TOO.fullmatch(func._schema.name):
         raise _no_kernel(func, "CUDA", keys)
+
+
+def has_kernel_of_script(func: Op, key: str) -> bool:
+    """Return True if Python code registered a kernel with `torch.library`. Compiled packages for the CPU also have kernels for
+    CUDA in their builds for GPUs, but a script's kernels are the same everywhere."""
+    return f"{func.namespace}/{func._name.partition('::')[2]}/{key}" in torch.library._impls
 
 
 def _no_kernel(func: Op, key: str, keys: Iterable[str]) -> NotImplementedError:

@@ -25,19 +25,17 @@ from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
 from replayer.torch_types import Args, Kwargs, Op, TorchAny, TorchFunction
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_OF_SCRIPTS = ("CUDA", "PrivateUse1", "CompositeExplicitAutograd")
+_OF_SCRIPTS = ("CUDA", "CompositeExplicitAutograd")
 PLANS_LIMIT = 50_000  # a full cache is cleared
 
 
 def _key_of_script(func: Op) -> TorchAny:
+    """Return the dispatch key of a Python kernel that a GPU would run, or None if the op's shape rule suffices."""
+    kernels = [key for key in _OF_SCRIPTS if mixed_devices.has_kernel_of_script(func, key)]
     name = str(func._name)
-    kept = f"{func.namespace}/{name.partition('::')[2]}"
-    kernels = [key for key in _OF_SCRIPTS if f"{kept}/{key}" in torch.library._impls]
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     defined = custom_ops.OPDEFS.get(name)
-    infers_shapes = has_kernel(name, "Meta") if defined is None else defined._abstract_fn is not None
-    if computing():
-        infers_shapes = has_kernel(name, "CPU") or has_kernel(name, "CompositeExplicitAutograd")
+    has_meta_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta")
+    infers_shapes = not computing() and (has_meta_kernel if defined is None else defined._abstract_fn is not None)
     return None if infers_shapes or not kernels else getattr(torch._C.DispatchKey, kernels[0])
 
 
