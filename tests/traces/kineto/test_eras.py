@@ -424,6 +424,18 @@ def test_an_op_with_gradients_between_backward_passes_begins_a_forward_pass() ->
     assert phases_of(*first, *second[:-1]) == [*before, ("other", 100)]  # no backward pass follows
 
 
+def test_a_metric_between_two_backward_passes_does_not_begin_the_second_forward_pass() -> None:
+    """GIVEN `output.mean().item()` after a backward pass, as in PyTorch's DCGAN example WHEN a module is called before the next
+    backward pass THEN the second forward pass begins with the module, as in the recorder."""
+    backward = op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)
+    first = [numbered("aten::mm", 10, 5), backward]
+    metric, module = numbered("aten::mean", 45, 6), op("nn.Module: Net_0", 58, 10, cat="user_annotation")
+    second = [numbered("aten::mm", 60, 7), {**backward, "ts": backward["ts"] + 50}]
+    before = [("other", 10), ("forward", 30), ("backward", 40)]
+    assert phases_of(*first, metric, module, *second) == [*before, ("other", 60), ("forward", 80), ("backward", 100)]
+    assert phases_of(*first, metric, *second) == [*before, ("forward", 80), ("backward", 100)]  # no module is known
+
+
 def test_the_search_for_unused_parameters_belongs_to_the_forward_pass() -> None:
     """DistributedDataParallel searches with `find_unused_parameters=True`, before the forward pass returns."""
     search = op("torch.distributed.ddp.reducer::search_unused_parameters", 16, 2)
