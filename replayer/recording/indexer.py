@@ -34,14 +34,14 @@ Note [Ops that call themselves]
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 import numpy as np
 
 from replayer.cost_model import constants
 from replayer.cost_model.copy_costs import directions_of
-from replayer.recording.data_parallel_stages import nccl_ops, recorded_stages
+from replayer.recording.data_parallel_stages import RecordedStage, nccl_ops, recorded_stages
 from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_step import LEADING, Instance, Kernel, MatchKeys, RecordedSegment, RecordedStep
 from traces.analyses.communication import communication_kernels
@@ -316,18 +316,7 @@ class RecordingIndexer:
         foreign = self.launched_before.tolist()
         stages = recorded_stages(self.trace, self.device_ordinals, self._slowdown, self._pace.own_ns)
         for s, row in enumerate(self.step_rows):
-            segments: dict[tuple[str, int], RecordedSegment] = {}
-            by_phase: dict[int, RecordedSegment] = {}
-            counts: dict[str, int] = {}
-            for p in np.flatnonzero(self.phase_step == s).tolist():
-                name = self.phase_name[p]
-                host_ns = phase_end_active[p] - self.phase_start_active[p]
-                segment = RecordedSegment(name, host_ns, stages=stages.get(int(self.phase_row[p]), []))
-                if name == "loader":
-                    segment.wait_ns = max(batch_there_active[p] - self.phase_start_active[p], 0)
-                count = counts.get(name, 0) if segments or name != "other" else LEADING
-                segments[name, count] = by_phase[p] = segment
-                counts[name] = count + 1
+            segments, by_phase = self._segments(s, phase_end_active, batch_there_active, stages)
             a, b = int(first_kernel[s]), int(last_kernel[s])
             step = RecordedStep(int(row), segments, [], kinds[s])
             main_stream = self._main_stream(a, b)
@@ -354,6 +343,24 @@ class RecordingIndexer:
                     ]
             steps.append(step)
         return steps
+
+    def _segments(
+        self, step: int, phase_end_active: list[int], batch_there_active: list[int], stages: Mapping[int, list[RecordedStage]]
+    ) -> tuple[dict[tuple[str, int], RecordedSegment], dict[int, RecordedSegment]]:
+        """Return the step's segments by name and number, and by phase."""
+        segments: dict[tuple[str, int], RecordedSegment] = {}
+        by_phase: dict[int, RecordedSegment] = {}
+        counts: dict[str, int] = {}
+        for p in np.flatnonzero(self.phase_step == step).tolist():
+            name = self.phase_name[p]
+            host_ns = phase_end_active[p] - self.phase_start_active[p]
+            segment = RecordedSegment(name, host_ns, stages=stages.get(int(self.phase_row[p]), []))
+            if name == "loader":
+                segment.wait_ns = max(batch_there_active[p] - self.phase_start_active[p], 0)
+            count = counts.get(name, 0) if segments or name != "other" else LEADING
+            segments[name, count] = by_phase[p] = segment
+            counts[name] = count + 1
+        return segments, by_phase
 
     def _lane_of(self, ordinal: int) -> int:
         return (ordinal - self.first_ordinal) % len(self.device_ordinals)

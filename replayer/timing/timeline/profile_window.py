@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -167,18 +167,10 @@ def with_virtual_gpu(
         pairs[event["tid"]][1].extend((ns + shift_ns - base_ns) / 1000 for ns in (wait.start_ns, wait.end_ns))
     ends_own = [(own_ns - base_ns) / 1000 for own_ns, _ in ends]
     ends_recorded = [(recorded_ns + shift_ns - base_ns) / 1000 for _, recorded_ns in ends]
-    # Each GPU call has a time on the machine's clock and a time on the virtual clock. Times between two GPU calls are
-    # interpolated.
-    of_other_threads = _Clocks(ends_own, ends_recorded)
-    of_other_threads.tie_between(list(pairs.values()))
-    clocks: dict[Any, _Clocks] = defaultdict(lambda: of_other_threads)
     for row in rows:
         if row.get("cat") == "cpu_op" and id(row) not in taken and row["tid"] in threads:
             alone[threads[row["tid"]]].append((row["ts"] + later_us, row["ts"] + row["dur"] + later_us))
-    for tid, (own_us, recorded_us) in pairs.items():
-        clocks[tid] = _Clocks([*ends_own, *own_us], [*ends_recorded, *recorded_us])
-        clocks[tid].pass_over(alone[tid])
-        clocks[tid].tie_between([times for other, times in pairs.items() if other != tid])
+    clocks = _clocks_of(ends_own, ends_recorded, pairs, alone)
     host = os.getpid()
     on_host = [row for row in rows if row.get("cat") in _ON_HOST or row.get("ph") == "s"]
     for tid in dict.fromkeys(row["tid"] for row in on_host):  # threads that began during the profile are unknown to Kineto
@@ -198,6 +190,22 @@ def with_virtual_gpu(
     result += _ranges_on_gpu(result)
     devices = [{"id": device.index, "name": device.name} for device in window.devices]
     return kineto | {"traceEvents": result, "deviceProperties": devices}
+
+
+def _clocks_of(
+    ends_own: list[float], ends_recorded: list[float], pairs: Mapping[Any, tuple[list[float], list[float]]],
+    alone: Mapping[Any, list[tuple[float, float]]],
+) -> defaultdict[Any, _Clocks]:  # fmt: skip
+    """Return the clock of each thread. Each GPU call has a time on the machine's clock and a time on the virtual clock. Times
+    between two GPU calls are interpolated."""
+    of_other_threads = _Clocks(ends_own, ends_recorded)
+    of_other_threads.tie_between(list(pairs.values()))
+    clocks = defaultdict[Any, _Clocks](lambda: of_other_threads)
+    for tid, (own_us, recorded_us) in pairs.items():
+        clocks[tid] = _Clocks([*ends_own, *own_us], [*ends_recorded, *recorded_us])
+        clocks[tid].pass_over(alone.get(tid, []))
+        clocks[tid].tie_between([times for other, times in pairs.items() if other != tid])
+    return clocks
 
 
 def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
