@@ -17,7 +17,7 @@ the step that contains this evaluation is a training step.
 Note [The first optimizer]
     A script may replace its optimizer, for example Adam by LBFGS. The new optimizer becomes the first optimizer when it makes a
     step, if the old one has made at least two steps since the previous step of the new one.
-    The optimizers of a GAN, in contrast, take turns. If the old optimizer makes a step before the second step of the new one,
+    The optimizers of a GAN, in contrast, take turns. If the old optimizer makes a step before the third step of the new one,
     the old one becomes the first optimizer again. After that, another optimizer becomes the first one only if it makes eight
     steps while the first one makes none, and at least twice as many as in any such period before.
 
@@ -135,7 +135,7 @@ class Optimizers:
             return True
         if number in self._take_turns:
             return False
-        if self._steps == 1 and number == self._previous_number:
+        if self._steps <= 2 and number == self._previous_number:
             self._take_turns.update((self.first_number, *self._steps_since))
             return True
         return self._steps >= self._steps_before.get(number, 0) + 2

@@ -514,6 +514,9 @@ def test_one_backward_pass_without_an_optimizer_is_not_a_complete_step() -> None
         ("abbbbb" * 4, "100000" * 4),  # a critic makes five steps for each step of the generator
         ("aaaaab" * 4, "111111" + "111110" * 3),  # the same, but the critic is first; the generator's first step is a step
         ("aabc" * 3, "1110" + "1100" * 2),  # actor-critic methods with delayed updates
+        ("aabcbc" * 3, "111010" + "110000" * 2),  # the same, but two updates make up for the delay
+        ("abcbca" * 4, "100001" + "110101" + "100001" * 2),
+        ("aaabbb" * 3, "111111" * 3),
         ("aaaa" + "ba" * 4, "1111" + "11" + "01" * 3),  # a GAN after the training of its generator
         ("ab" + "b" * 10, "10" + "0" * 7 + "111"),  # the first optimizer stops after one step
         ("abbbbb" + "b" * 6 + "abbbbb" * 2, "100000" + "000111" + "111111" + "011111"),
