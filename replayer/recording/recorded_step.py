@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -123,7 +124,8 @@ class RecordedStep:
 
     @property
     def passes(self) -> tuple[int, int]:
-        names = [name for name, _ in self.segments]
+        # see Note [Backward passes in a row] in measure.py
+        names = [name for name, _ in groupby(name for name, _ in self.segments if name != "other")]
         return names.count("backward"), names.count("optimizer")
 
     def differs_by_ns(self, other: RecordedStep) -> int:

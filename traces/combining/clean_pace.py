@@ -15,7 +15,7 @@ Note [Outliers in profiled steps]
 
 Note [The wait for a batch]
     The profiler slows a step, so the loader has more time to prepare a batch and profiled steps wait less. The waits in
-    profiled steps are therefore replaced by the waits in clean steps.
+    profiled steps are therefore replaced by the waits in clean steps. Training and evaluation may use different loaders.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Self
 
 import numpy as np
 
-from traces.combining.phase_labels import LOADER, PhaseLabels, counts_in
+from traces.combining.phase_labels import LOADER, LOADERS, PhaseLabels, counts_in
 from traces.combining.profiled_steps import LAUNCH, OP, PLAIN_OP, HostEvents, ProfiledSteps, active_ns, median_or_zero
 from traces.comparison.thresholds import FEWEST_ALIKE, LEAST_GAP_NS, OUTLIER_TIMES
 from traces.figures.measure import compiles_in_evaluation
@@ -47,7 +47,8 @@ class CleanPace:
         self._by_stage: _StagePace | None = None
         factors = {name: factor for name, factor in run.host_scale.items() if 0 < factor < np.inf}
         labels = PhaseLabels(trace, counts_in(factors))
-        by_label = [factors.get(text, factors.get(name, 1.0)) for text, name in zip(labels.texts, labels.names, strict=True)]
+        keys = zip(labels.texts, labels.names, labels.phases, strict=True)
+        by_label = [next((factors[key] for key in of if key in factors), 1.0) for of in keys]
         self.scale = np.array([*by_label, 1.0])[labels.of]
         if run.profiler_cost is None:
             return
@@ -58,11 +59,11 @@ class CleanPace:
         self._by_stage = _StagePace(trace, steps.rows, waits, self._without_cost)
         own_ns = self.own_ns(trace.phases.end_ns[steps.rows]) - self.own_ns(trace.phases.start_ns[steps.rows])
         is_clean = _without_profiler(trace, rank, steps)
-        for text in sorted(steps.texts(labels), key=LOADER.__eq__):
+        for text in sorted(steps.texts(labels), key=LOADERS.__contains__):
             places = steps.rows_by_step(labels, [text])
             of_steps = np.array([own_ns[of].sum() for of in places], dtype=np.float64)
-            if text == LOADER:
-                usual_ns = _by_rank(of_steps, _clean_loader_ns(trace, rank))
+            if text in LOADERS:
+                usual_ns = _by_rank(of_steps, _clean_loader_ns(trace, is_clean[text != LOADER]))
                 unseen_ns = np.bincount(steps.of, own_ns * self.scale[steps.rows] * steps.unseen, len(trace.steps))
                 usual_ns = np.maximum(usual_ns - unseen_ns[steps.of[[of[0] for of in places]]], 0)
             else:
@@ -198,11 +199,11 @@ def _without_outliers(values_ns: Column, ops: Column, clean_ns: Column) -> Colum
     return np.asarray(np.where(is_outlier, median_or_zero((values_ns / more)[~is_outlier]) * more, values_ns))
 
 
-def _clean_loader_ns(trace: Trace, rank: int) -> Column:
+def _clean_loader_ns(trace: Trace, is_clean: Column) -> Column:
     # see Note [The wait for a batch]
     phases = trace.phases
-    clean = np.flatnonzero((trace.steps.kind == StepKind.STEADY) & (trace.steps.rank == rank))
-    rows = np.flatnonzero((phases.name == trace.strings.find(LOADER)) & np.isin(phases.step, clean))
+    counts = is_clean & np.isin(trace.steps.kind, (StepKind.STEADY, StepKind.EVALUATION))[phases.step]
+    rows = np.flatnonzero((phases.name == trace.strings.find(LOADER)) & counts)
     steps = np.unique(phases.step[rows])
     waited_ns = np.bincount(phases.step[rows], phases.duration_ns[rows], len(trace.steps))[steps]
     whole_ns = trace.steps.duration_ns[steps]

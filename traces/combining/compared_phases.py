@@ -37,10 +37,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.analyses.waits import HostWaits
-from traces.combining.phase_labels import LOADER, PhaseLabels
+from traces.combining.phase_labels import LOADERS, PhaseLabels
 from traces.combining.profiled_steps import LAUNCH, OP, PLAIN_OP, ProfiledSteps, median_or_zero
 from traces.comparison.thresholds import FEWEST_ALIKE, FULL_QUEUE, LEAST_NOISE, NEARLY_FULL, STEPS_BEFORE_WINDOW
-from traces.figures.measure import clean_steps, launch_phases, passes_of_steps, work_rows
+from traces.figures.measure import clean_steps, joined_phases, launch_phases, passes_of_steps, work_rows
 from traces.model.trace import NONE, Column, HostKind, Phases, StepKind, Trace
 
 Earlier = dict[str, str | None]  # by name of a phase: the name of the phase before it
@@ -65,20 +65,27 @@ class ComparedPhase:
 
 
 def comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tuple[Column, Column]]:
-    """Group training steps by their numbers of backward passes and optimizer updates. For each group, return the profiled steps
-    and the steps that ran without the profiler. The most common group comes first."""
-    kind = trace.steps.kind
-    trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
-    profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]
-    clean = clean_steps(trace, trains=bool(len(trained)))
-    rows = np.setdiff1d(clean[trace.steps.rank[clean] == rank], steps.steps)
-    if not len(rows) or not len(profiled):
-        return []
+    """Group steps by their numbers of backward passes and optimizer updates. For each group, return the profiled steps and the
+    steps that ran without the profiler. The most common group of training steps comes first, and evaluation steps come last."""
+    kind, found = trace.steps.kind[steps.steps], list[tuple[Column, Column]]()
+    for trains in (True, False):
+        profiled = steps.steps[kind == (StepKind.PROFILED if trains else StepKind.EVALUATION)]
+        clean = clean_steps(trace, trains=trains)
+        rows = np.setdiff1d(clean[trace.steps.rank[clean] == rank], steps.steps)
+        if len(rows) and len(profiled):
+            found += _by_passes(trace, profiled, rows, is_first=not found)
+        if len(profiled) and not found:
+            break  # training steps without a clean one
+    return found
+
+
+def _by_passes(trace: Trace, profiled: Column, rows: Column, *, is_first: bool) -> list[tuple[Column, Column]]:
     passes = passes_of_steps(trace)
     kinds = [kind for kind, _ in Counter(passes[profiled].tolist()).most_common()]
     found = [_of_same_work(trace, profiled[passes[profiled] == kind], rows[passes[rows] == kind]) for kind in kinds]
-    first = next((own for own in found if len(own[1])), (profiled, rows))
-    return [first, *(own for own in found if own is not first and min(map(len, own)) >= FEWEST_ALIKE)]
+    first = next((own for own in found if len(own[1])), (profiled, rows)) if is_first else None
+    enough = [own for own in found if own is not first and min(map(len, own)) >= FEWEST_ALIKE]
+    return enough if first is None else [first, *enough]
 
 
 def _of_same_work(trace: Trace, profiled: Column, clean: Column) -> tuple[Column, Column]:
@@ -109,10 +116,11 @@ def _of_same_work(trace: Trace, profiled: Column, clean: Column) -> tuple[Column
 
 
 def _names_of_phases(trace: Trace) -> dict[int, tuple[int, ...]]:
-    phases = trace.phases
-    order = np.lexsort((phases.start_ns, phases.step))
+    phases, (joined, begins) = trace.phases, joined_phases(trace)
+    rows = np.flatnonzero(begins)
+    rows = rows[np.lexsort((phases.start_ns[rows], phases.step[rows]))]
     names: dict[int, tuple[int, ...]] = defaultdict(tuple)
-    for step, name in zip(phases.step[order].tolist(), phases.name[order].tolist(), strict=True):
+    for step, name in zip(phases.step[rows].tolist(), joined[rows].tolist(), strict=True):
         names[step] += (name,)
     return names
 
@@ -136,8 +144,8 @@ def compared_phases(
     in_clean = np.isin(of.step, clean)
     names = {labels.texts[row]: row for row in np.unique(labels.of[in_clean]).tolist()}
     common = [name for name, row in names.items() if 2 * len(np.unique(of.step[in_clean & (labels.of == row)])) > len(clean)]
-    common = [name for name in common if name != LOADER]
-    theirs = [name for name in steps.texts(labels) if name != LOADER]
+    common = [name for name in common if name not in LOADERS]
+    theirs = [name for name in steps.texts(labels) if name not in LOADERS]
     theirs = [name for name in theirs if 2 * len(steps.rows_by_step(labels, [name], profiled)) > len(profiled)]
     in_profiled = np.isin(of.step, profiled)
     shared = []
@@ -146,7 +154,7 @@ def compared_phases(
         usual_ns = median_or_zero(of.duration_ns[in_clean & named])
         profiled_ns = median_or_zero(of.duration_ns[in_profiled & named])
         # if only one of the two has a name, the recorder saw at most the end of the phase
-        if name in theirs and labels.names[names[name]] not in cut_otherwise and usual_ns >= LEAST_NOISE * profiled_ns:
+        if name in theirs and labels.phases[names[name]] not in cut_otherwise and usual_ns >= LEAST_NOISE * profiled_ns:
             shared.append(name)
     of_clean, of_profiled = np.flatnonzero(in_clean), np.flatnonzero(in_profiled)
     earlier = (_earlier_phases(trace, labels, *of) for of in ((of_clean, common), (of_profiled, theirs)))

@@ -31,6 +31,7 @@ from traces.comparison.thresholds import SEEN_SHARE
 from traces.figures.measure import (
     clean_steps,
     host_ranks,
+    joined_phases,
     of_one_kind,
     own_graph_launches,
     passes_of_steps,
@@ -176,7 +177,7 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
 
 def _cut_otherwise(recording: Trace, profile: Trace, own: Column, theirs: Column) -> list[str]:
     seen_ns, whole_ns = (
-        {trace.strings[name]: int(trace.phases.duration_ns[rows].sum()) for name, rows in by_value(trace.phases.name).items()}
+        {trace.strings[name]: int(trace.phases.duration_ns[of].sum()) for name, of in by_value(joined_phases(trace)[0]).items()}
         for trace in (
             with_rows(trace, {"phases": np.flatnonzero(np.isin(trace.phases.step, steps))})
             for trace, steps in ((recording, own), (profile, theirs))

@@ -7,7 +7,8 @@ Note [Several phases with one name]
     A step may have several phases with one name, for example two backward passes in a GAN, and their host times differ. If most
     steps have the same number of these phases, each one has its own correction factor. For example, "backward#2/3" is the
     second of three backward passes, and "backward" stands for all others. Waits for data are not numbered, because their
-    lengths vary at random.
+    lengths vary at random. Phases of evaluation steps have other host times than phases of training steps, so their labels
+    begin with "evaluation". Note [Backward passes in a row] in measure.py explains when several phases count as one.
 """
 
 from __future__ import annotations
@@ -19,38 +20,44 @@ from collections.abc import Collection, Iterable
 import numpy as np
 
 from traces.comparison.thresholds import MOST_NUMBERED_PHASES
+from traces.figures.measure import joined_phases
 from traces.model.row_order import differs
-from traces.model.trace import Column, Trace
+from traces.model.trace import Column, StepKind, Trace
 
 LOADER = "loader"  # time in this phase is either CPU work or waiting for a batch
+OF_EVALUATION = "evaluation "  # begins the labels of phases of evaluation steps, if the script also trains
+LOADERS = LOADER, OF_EVALUATION + LOADER
 
 NameAndCount = tuple[str, int]  # of the phases of one step
 
 
 class PhaseLabels:
     def __init__(self, trace: Trace, numbered: Collection[NameAndCount] = ()) -> None:
-        phases, (place, count) = trace.phases, _occurrences(trace)
-        is_numbered = np.zeros(len(phases), dtype=bool)
+        (names, _), (place, count), evaluates = joined_phases(trace), _occurrences(trace), _of_evaluation(trace)
+        is_numbered = np.zeros(len(names), dtype=bool)
         for name, usual in numbered:
-            is_numbered |= (phases.name == trace.strings.find(name)) & (count == usual)
-        place, count = place * is_numbered, count * is_numbered
-        _, firsts, self.of = np.unique(np.stack((phases.name, place, count)), axis=1, return_index=True, return_inverse=True)
+            is_named = names == trace.strings.find(name.removeprefix(OF_EVALUATION))
+            is_numbered |= is_named & (evaluates == name.startswith(OF_EVALUATION)) & (count == usual)
+        columns = np.stack((names, evaluates, place * is_numbered, count * is_numbered))
+        found, self.of = np.unique(columns, axis=1, return_inverse=True)
         self.of = self.of.reshape(-1)
-        self.names = [trace.strings[name] for name in phases.name[firsts].tolist()]
-        numbers = zip(self.names, place[firsts].tolist(), count[firsts].tolist(), strict=True)
+        named, of_evaluation, places, counts = found.tolist()
+        self.phases = [trace.strings[name] for name in named]
+        self.names = [OF_EVALUATION * own + name for own, name in zip(of_evaluation, self.phases, strict=True)]
+        numbers = zip(self.names, places, counts, strict=True)
         self.texts = [f"{name}#{own}/{among}" if own else name for name, own, among in numbers]
         self.ids = {text: row for row, text in enumerate(self.texts)}
 
 
 def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndCount]:
     """Return the usual number of times that a step runs each phase, for example ("backward", 3)."""
-    phases, (place, count) = trace.phases, _occurrences(trace)
-    found = set()
-    for name in np.unique(phases.name).tolist():
-        firsts = (phases.name == name) & (place == 1)
+    phases, (names, begins), (place, count) = trace.phases, joined_phases(trace), _occurrences(trace)
+    evaluates, found = bool(_of_evaluation(trace)[np.isin(phases.step, profiled)].any()), set()
+    for name in np.unique(names).tolist():
+        firsts = begins & (names == name) & (place == 1)
         counts = [_usual_count(count[firsts & np.isin(phases.step, of)].tolist(), len(of)) for of in (profiled, clean)]
         if counts[0] == counts[1] and 1 <= counts[0] <= MOST_NUMBERED_PHASES and trace.strings[name] != LOADER:
-            found.add((trace.strings[name], counts[0]))
+            found.add((OF_EVALUATION * evaluates + trace.strings[name], counts[0]))
     return found
 
 
@@ -62,14 +69,20 @@ def counts_in(keys: Iterable[str]) -> set[NameAndCount]:
 
 
 def _occurrences(trace: Trace) -> tuple[Column, Column]:
-    phases = trace.phases
-    order = np.lexsort((phases.start_ns, phases.name, phases.step))
-    is_first = differs(phases.step[order], phases.name[order])
+    phases, (names, begins) = trace.phases, joined_phases(trace)
+    order = np.lexsort((phases.start_ns, names, phases.step))
+    is_first = differs(phases.step[order], names[order])
     group, firsts = np.cumsum(is_first) - 1, np.flatnonzero(is_first)
+    begun = np.cumsum(begins[order])
     place, count = np.zeros(len(order), np.int64), np.zeros(len(order), np.int64)
-    place[order] = np.arange(len(order)) - firsts[group] + 1
-    count[order] = np.bincount(group, minlength=1)[group]
+    place[order] = begun - begun[firsts][group] + 1
+    count[order] = np.bincount(group, begins[order], 1).astype(np.int64)[group]
     return place, count
+
+
+def _of_evaluation(trace: Trace) -> Column:
+    evaluates = trace.steps.kind == StepKind.EVALUATION
+    return np.append(evaluates & ~evaluates.all(), False)[trace.phases.step]
 
 
 def _usual_count(counts: list[int], steps: int) -> int:

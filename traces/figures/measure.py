@@ -6,6 +6,11 @@
 
 A kernel belongs to the step and phase that launched it.
 
+Note [Backward passes in a row]
+    A script may call `torch.autograd.grad` several times in a row. The profiler shows the ops between these backward passes as
+    a phase "other". Without the profiler, the recorder does not see these ops, so it records one long backward pass. Phases of
+    one name therefore count as one phase if nothing but a phase "other" is between them.
+
 Note [Hooks of saved tensors]
     With `torch.autograd.graph.save_on_cpu`, an op calls a hook that copies tensors to the host. In a replay, the script's own
     hook makes this copy, so the copy is not stored as a part of the op. Without hooks, only conversions such as `aten::to` copy
@@ -26,7 +31,7 @@ from traces.compiled.regions import is_graph_launch, is_region_range
 from traces.figures.spread import slow_starts
 from traces.model.intervals import Intervals, TimeWindows, union_by_group
 from traces.model.result_cache import cached_result
-from traces.model.row_order import by_value, distinct, grouped, sum_by
+from traces.model.row_order import by_value, differs, distinct, grouped, sum_by
 from traces.model.trace import NONE, PHASES, Column, DeviceKind, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
 from traces.names.device_names import LAUNCH_CALL, copy_direction
 
@@ -171,9 +176,28 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def phases_per_step(trace: Trace, name: str) -> Column:
-    """Return how many phases of this name each step has."""
-    of_name = (trace.phases.name == trace.strings.find(name)) & (trace.phases.step != NONE)
-    return np.bincount(trace.phases.step[of_name], minlength=len(trace.steps))
+    """Return how many phases of this name each step has. Phases with nothing but a phase "other" between them count as one."""
+    names, begins = joined_phases(trace)
+    counted = begins & (names == trace.strings.find(name)) & (trace.phases.step != NONE)
+    return np.bincount(trace.phases.step[counted], minlength=len(trace.steps))
+
+
+@cached_result
+def joined_phases(trace: Trace) -> tuple[Column, Column]:
+    """Return the name of each phase, and mark the phases that begin under another name than the previous phase. A phase "other"
+    between two phases of one name has their name."""
+    # see Note [Backward passes in a row]
+    phases = trace.phases
+    order = np.lexsort((phases.start_ns, phases.step))
+    step, name, rows = phases.step[order], phases.name[order], np.arange(len(order))
+    is_other = name == trace.strings.find("other")
+    before = np.maximum.accumulate(np.where(is_other, 0, rows))
+    after = np.minimum.accumulate(np.where(is_other, len(rows) - 1, rows)[::-1])[::-1]
+    is_between = (name[before] == name[after]) & (step[before] == step[after]) & (step[before] == step)
+    is_between &= name[before] != trace.strings.find("loader")  # waits for data are compared separately
+    joined, begins = np.where(is_between, name[before], name), np.zeros(len(order), bool)
+    begins[order] = differs(step, joined)
+    return joined[np.argsort(order)], begins
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:

@@ -208,8 +208,8 @@ class Run:
     profiler: ProfilerUse = field(default_factory=ProfilerUse)  # what torch.profiler recorded
     clean: CleanSteps | None = None
     # Factors that correct the host times of profiled steps, because the profiler slows the script. A key names a phase:
-    # "backward#2/3" is the second of three backward passes in a training step. The factors apply after `profiler_cost` is
-    # subtracted.
+    # "backward#2/3" is the second of three backward passes in a training step, and "evaluation forward" is the forward pass of
+    # evaluation steps. The factors apply after `profiler_cost` is subtracted.
     host_scale: Mapping[str, float] = field(default_factory=dict)
     distributed: Distributed | None = None
     replay: ReplayNotes | None = None

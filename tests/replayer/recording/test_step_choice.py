@@ -45,6 +45,18 @@ def test_a_step_replays_a_recorded_step_with_equally_many_passes(kinds: str) -> 
     assert {step.row for step in drivers[2:]} == {row for row, kind in enumerate(kinds) if kind == "P"}
 
 
+def test_a_step_with_backward_passes_in_a_row_replays_a_profiled_step_of_its_kind() -> None:
+    """GIVEN alternating steps of two trainers, one of which computes two gradients in a row WHEN only the profile shows a phase
+    "other" between the gradients THEN steps of this trainer replay the profiled step 4, and the others replay step 5."""
+    row: RecordedPhases = [("forward", 0, 20), ("backward", 20, 40), ("loss", 40, 60), ("backward", 60, 90)]
+    shown: RecordedPhases = [*row[:1], ("backward", 20, 25), ("other", 25, 30), ("backward", 30, 40), *row[2:]]
+    mm = [Op("aten::mm", 2, 5, (10, 5))]
+    steps = [(StepKind.STEADY, of, list[Op]()) for of in [row, ONE] * 2]
+    steps += [(StepKind.PROFILED, shown, mm), (StepKind.PROFILED, ONE, mm)]
+    recording = RecordedRun(recording_of([*steps, *steps[:2]]))
+    assert [recording.choice.training(number).row for number in range(10)] == [4, 5] * 5
+
+
 def test_a_kind_of_step_that_was_not_profiled_replays_another_kind() -> None:
     recording = RecordedRun(_recorded("111112111112", "WSSPPSSSSSSS"))
     assert {recording.choice.training(number).row for number in range(1, 30)} == {3, 4}

@@ -11,7 +11,7 @@ from tests.traces.profiled_traces import NO_WAITS, UNIX_NS, Step, add_ops, add_s
 from traces.combining.clean_pace import CleanPace, _stages
 from traces.combining.profiler_cost import with_clean_pace
 from traces.model.intervals import Intervals
-from traces.model.run import ProfilerCost, Run
+from traces.model.run import ProfilerCost, ProfilerUse, Run
 from traces.model.trace import NONE, StepKind
 
 
@@ -78,6 +78,23 @@ def test_profiled_steps_get_the_waits_for_data_of_unprofiled_steps() -> None:
     assert run.host_scale == pytest.approx({"forward": 0.5})
     assert clean_phases(trace, 3) == pytest.approx({"loader": 400, "forward": 100})
     assert clean_phases(trace, 4) == pytest.approx({"loader": 200, "forward": 100})
+
+
+def test_evaluation_steps_have_waits_and_factors_of_their_own() -> None:
+    """GIVEN clean training steps that wait 300 and compute 100, and clean evaluation steps that wait 7 and compute 30 WHEN the
+    profiled steps of training take 20 and 200, and those of evaluation 10 and 120 THEN each kind gets its own clean times."""
+    training: Step = (StepKind.STEADY, [("loader", 300), ("forward", 100)])
+    evaluation: Step = (StepKind.EVALUATION, [("loader", 7), ("forward", 30)])
+    profiled: Step = (StepKind.PROFILED, [("loader", 20), ("forward", 200)])
+    evaluated: Step = (StepKind.EVALUATION, [("loader", 10), ("forward", 120)])
+    trace = recorded([*[training] * 3, *[evaluation] * 3, training, *[profiled] * 3, *[evaluated] * 3])
+    trace.runs[0] = replace(trace.runs[0], profiler=ProfilerUse(steps=tuple(range(7, 13))))
+    add_ops(trace, [(begin_ns, 0) for begin_ns in (trace.steps.start_ns[10:] - UNIX_NS).tolist()])
+    run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    factors = {"forward": 0.5, "evaluation forward": 0.25, "evaluation forward#1/1": 0.25}
+    assert run.host_scale == pytest.approx(factors)
+    assert clean_phases(trace, 9) == pytest.approx({"loader": 300, "forward": 100})
+    assert clean_phases(trace, 12) == pytest.approx({"loader": 7, "forward": 30})
 
 
 def test_waits_in_unprofiled_steps_include_ops_that_only_the_profiler_recorded() -> None:

@@ -14,6 +14,7 @@ from traces.combining.compared_phases import ComparedPhase
 from traces.combining.profiled_steps import RANGE
 from traces.combining.profiler_cost import _fitted_cost, with_clean_pace
 from traces.comparison.thresholds import EVENT_COSTS, LEAST_NOISE
+from traces.figures.measure import phases_per_step
 from traces.model.run import ProfilerCost, Run
 from traces.model.trace import DeviceKind, DeviceSpans, HostKind, StepKind
 
@@ -164,6 +165,17 @@ def test_two_phases_with_the_same_name_get_separate_scale_factors() -> None:
     assert CleanPace(trace, 0, NO_WAITS).scale.tolist() == pytest.approx([1, 1, 1] * 3 + [0.5, 1, 0.25] * 3 + [0.4, 1])
 
 
+def test_backward_passes_in_a_row_are_compared_with_the_one_that_the_recorder_sees() -> None:
+    """GIVEN a step that computes two gradients in a row, and then trains WHEN only the profile shows ops between the gradients
+    THEN the factor of the gradients and of these ops is 400 of 500 + 100 + 200, and the factor of training is 100 of 400."""
+    clean = [("forward", 100), ("backward", 400), ("loss", 50), ("backward", 100)]
+    profiled = [("forward", 100), ("backward", 500), ("other", 100), ("backward", 200), ("loss", 50), ("backward", 400)]
+    trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, profiled)] * 3)
+    assert phases_per_step(trace, "backward").tolist() == [2] * 6
+    trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert CleanPace(trace, 0, NO_WAITS).scale[12:18].tolist() == pytest.approx([1, 0.5, 0.5, 0.5, 1, 0.25])
+
+
 def test_phases_are_compared_by_name_if_fewer_than_three_steps_were_profiled() -> None:
     clean, profiled = [("backward", 300), ("backward", 100)], [("backward", 600), ("backward", 400)]
     trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, profiled)] * 2)
@@ -180,15 +192,17 @@ def test_phases_are_compared_by_name_if_profiled_steps_have_another_number_of_th
 def test_steps_with_different_numbers_of_phases_get_separate_scale_factors() -> None:
     """GIVEN steps with one and with two backward passes, which alternate WHEN the profile slows them by other factors THEN each
     kind has its own factors. A file of an earlier version, with factors by name only, still applies to both."""
-    one, two = [("backward", 100)], [("backward", 100), ("backward", 200)]
+    one, two = [("backward", 100)], [("backward", 100), ("loss", 50), ("backward", 200)]
     steps: list[Step] = [(StepKind.STEADY, one), (StepKind.STEADY, two)] * 3
-    steps += [(StepKind.PROFILED, [("backward", 200)])] * 4 + [(StepKind.PROFILED, [("backward", 400), ("backward", 250)])] * 3
+    steps += [(StepKind.PROFILED, [("backward", 200)])] * 4
+    steps += [(StepKind.PROFILED, [("backward", 400), ("loss", 50), ("backward", 250)])] * 3
     trace = recorded(steps)
     run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
-    assert run.host_scale == pytest.approx({"backward": 0.5, "backward#1/2": 0.25, "backward#2/2": 0.8})
-    assert CleanPace(trace, 0, NO_WAITS).scale[9:].tolist() == pytest.approx([0.5] * 4 + [0.25, 0.8] * 3)
+    scale = {"backward": 0.5, "backward#1/2": 0.25, "loss": 1.0, "loss#1/1": 1.0, "backward#2/2": 0.8}
+    assert run.host_scale == pytest.approx(scale)
+    assert CleanPace(trace, 0, NO_WAITS).scale[12:].tolist() == pytest.approx([0.5] * 4 + [0.25, 1.0, 0.8] * 3)
     trace.runs[0] = Run(host_scale={"backward": 0.5})
-    assert CleanPace(trace, 0, NO_WAITS).scale[9:].tolist() == [0.5] * 10
+    assert CleanPace(trace, 0, NO_WAITS).scale[12:].tolist() == [0.5] * 4 + [0.5, 1.0, 0.5] * 3
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_explain_compares_the_step_time_per_backward_pass_if_gradients_are_accum
     """GIVEN a step with one backward pass WHEN a step of the other trace takes twice as long for two passes."""
     accumulated = training(stretch=2.0, loader_us=40)
     names = accumulated.phases.name
-    names[names == accumulated.strings.find("loss")] = accumulated.strings.find("backward")
+    names[names == accumulated.strings.find("h2d")] = accumulated.strings.find("backward")
     found, lasts = explained(training(), accumulated), "100.0 µs"
     assert found.summary == [f"Backward passes per step: 1 in A and 2 in B. Step time per pass: {lasts} -> {lasts} (+0.0 %)."]
 
