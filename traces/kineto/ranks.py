@@ -267,16 +267,11 @@ def _read_rank(
     info = document.header.get("distributedInfo")
     distributed = info if isinstance(info, dict) else {}
     if rank is None:
-        rank = stored_rank if type(stored_rank := distributed.get("rank")) is int and 0 <= stored_rank < 1 << 31 else None
+        rank = stored if type(stored := distributed.get("rank")) is int and 0 <= stored < 1 << 31 else None
     strings = Strings()
     groups = Groups.of(document.events, problems, stamps_per_us=1000 if document.exact_ns else 1)
     header, bare = document.header, document.bare
-    is_unreadable = bool(problems["unreadable-event"])
-    if groups.is_foreign(bare or is_unreadable) and (groups.categories or not _KINETO_KEYS & header.keys()):
-        others = ", ".join(sorted(groups.categories)[:3])[:80] or "none"
-        raise TraceImportError(
-            f"{source.label}: no events from torch.profiler (categories: {others}); give a trace that torch.profiler exported"
-        )
+    _require_own_events(source, groups, header, bare or bool(problems["unreadable-event"]))
     notes = _notes_of(header, strings, problems)
     clock = TsUnit.of(header, groups.stamps, document.exact_ns)
     if notes:
@@ -325,6 +320,14 @@ def _read_rank(
         lacks=sorted(_lacks(tables, steps_from, devices)),
     )
     return _Recording(trace, source.name, rank, None)
+
+
+def _require_own_events(source: Source, groups: Groups, header: ProfilerJson, may_lack_events: bool) -> None:
+    if groups.is_foreign(may_lack_events) and (groups.categories or not _KINETO_KEYS & header.keys()):
+        others = ", ".join(sorted(groups.categories)[:3])[:80] or "none"
+        raise TraceImportError(
+            f"{source.label}: no events from torch.profiler (categories: {others}); give a trace that torch.profiler exported"
+        )
 
 
 def _stream_numbers(groups: Groups) -> str:

@@ -92,22 +92,9 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     # While torch.compile compiles a function, it runs ops and backward passes that do not train the model. They are hidden,
     # because the whole compilation counts as one op.
     known |= is_range & strings.matching(host.name, is_stage_of_compilation)
-    see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
-    on_main = host.thread == 0
-    visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
-    visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, GRAPH_LAUNCHES.__contains__)
-    modules = _outermost_modules(host, strings)
-    visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
+    on_main, modules = host.thread == 0, _outermost_modules(host, strings)
     is_outside = on_main & (modules == NONE) & ~forward.holds(host.start_ns)
-    see_through |= is_outside & strings.matching(host.name, _VIEWS.match)
-    visible[_lookups_of_backward(host, strings)] = False
-    # torch.compile may compile the forward pass and the optimizer step together, so the phase is found for each op, not for the
-    # whole compiled function.
-    around = host.earlier_parent[visible]
-    around = np.unique(around[around != NONE])
-    see_through[around[strings.matching(host.name[around], _REGION.match)]] = True
-    visible &= ~see_through
-    tops = np.flatnonzero(visible & (np.append(enclosing(host, ~see_through), NONE)[host.earlier_parent] == NONE))
+    tops = _outermost_visible(host, known, is_outside, engine_threads, strings)
     on_engine = ~on_main[tops] | strings.matching(host.name[tops], BACKWARD_NODE.match)
     on_engine |= enclosing(host, strings.matching(host.name, _COMPILED_AUTOGRAD.match))[tops] != NONE
     copies = _copying_tops(tables, tops, strings)
@@ -162,6 +149,28 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
         facts = name, kind, seed, is_quiet, leads, like, *after_backward
         events.append(StepEvent(starts[place], ends[place], *facts, creates_tensor=row in created, on_main=bool(on_main[row])))
     return _outside_closures(events, host, runs_backward, leading, strings) if len(runs_backward) else events
+
+
+def _outermost_visible(
+    host: HostSpans, known: Column, is_outside: Column, engine_threads: list[int], strings: Strings
+) -> Column:
+    """Return the rows of the ops and known ranges that are not within others. `is_outside` selects rows outside of modules and
+    forward passes."""
+    see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER)
+    see_through |= (host.kind == HostKind.ANNOTATION) & ~known
+    see_through |= is_outside & strings.matching(host.name, _VIEWS.match)
+    on_main = host.thread == 0
+    visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
+    visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, GRAPH_LAUNCHES.__contains__)
+    visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
+    visible[_lookups_of_backward(host, strings)] = False
+    # torch.compile may compile the forward pass and the optimizer step together, so the phase is found for each op, not for the
+    # whole compiled function.
+    around = host.earlier_parent[visible]
+    around = np.unique(around[around != NONE])
+    see_through[around[strings.matching(host.name[around], _REGION.match)]] = True
+    visible &= ~see_through
+    return np.flatnonzero(visible & (np.append(enclosing(host, ~see_through), NONE)[host.earlier_parent] == NONE))
 
 
 def _of_first_optimizer(tables: RankTables, ranges: Column) -> set[int]:
