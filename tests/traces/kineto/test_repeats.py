@@ -6,6 +6,7 @@ Times are microseconds.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,10 @@ import pytest
 from traces import Trace, read_kineto
 from traces.figures.pace import pace
 from traces.kineto import read_kineto_bytes
-from traces.model.trace import StepKind
+from traces.kineto.structure.batch_ends import BatchEnds
+from traces.kineto.structure.step_events import StepEvent
+from traces.model.trace import HostSpans, StepKind, Strings
+from traces.script.phase_rule import PLAIN
 
 US = 1000
 
@@ -428,3 +432,25 @@ def test_ranges_are_iterations_if_all_work_was_launched_in_ranges_of_one_name(
     trace = profile.read()
     assert trace.provenance["steps_from"] == source
     assert np.diff(trace.steps.start_ns).tolist() == ([28 * US] * 3 if source == "ranges" else [])
+
+
+class CountedEvents(list[StepEvent]):
+    """Counts how many events are read one by one."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[StepEvent]:
+        self.read += len(self)
+        return super().__iter__()
+
+
+def test_the_events_of_one_mark_are_found_without_reading_all_events() -> None:
+    """GIVEN 200 marks with a copy and an op each THEN all events are read a few times, but not once for each mark."""
+    names = ("h2d", "")
+    events = CountedEvents(
+        StepEvent(10 * place, 10 * place + 5, names[place % 2], PLAIN, False, True) for place in range(400)
+    )
+    batches = BatchEnds(HostSpans.empty(), events, Strings())
+    marks = [(20 * mark, 20 * mark + 20) for mark in range(200)]
+    assert all(batches.between(begin_ns, end_ns) == [] for begin_ns, end_ns in marks)
+    assert events.read <= 10 * len(events)

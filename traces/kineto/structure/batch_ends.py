@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from traces.script.step_rule import Optimizers, StepSplitter
 class BatchEnds:
     def __init__(self, host: HostSpans, events: list[StepEvent], strings: Strings) -> None:
         self._events = events
+        self._starts_ns = [event.start_ns for event in events]
         self._trains = any(event.name in ("engine", "optimizer") for event in events)
         self._with_gradient = self._trains and bool((host.sequence != NONE).any())
         self._trained = {event.like for event in events if not event.name and not event.quiet}
@@ -31,6 +34,8 @@ class BatchEnds:
         rows = rows[strings.matching(host.name[rows], MODULE.match)]
         rows = rows[outermost(host.start_ns[rows], host.end_ns[rows])]
         self._modules = list(zip(host.start_ns[rows].tolist(), host.name[rows].tolist(), strict=True))
+        calls_ns = [at_ns for at_ns, _ in self._modules] or [event.start_ns for event in events if not event.name]
+        self._calls_ns = np.array(calls_ns, np.int64)
         numbered_ns = np.sort(host.start_ns[(host.thread == 0) & (host.sequence != NONE)])
         first, last = (numbered_ns.searchsorted(ns) for ns in (host.start_ns[rows], host.end_ns[rows]))
         self._calls_with_gradient = set(host.start_ns[rows[first < last]].tolist())
@@ -56,8 +61,8 @@ class BatchEnds:
 
     def take_turns(self, marks: list[tuple[int, int]], ends_ns: list[list[int]]) -> bool:
         """Return True if a step trains several networks one after the other, as in a GAN."""
-        ops_ns = [event.start_ns for event in self._events if not event.name]
-        optimizers_ns = [event.start_ns for event in self._events if event.leads]
+        ops_ns = np.array([event.start_ns for event in self._events if not event.name], np.int64)
+        optimizers_ns = np.array([event.start_ns for event in self._events if event.leads], np.int64)
         sizes = []
         for (begin_ns, _), ends in zip(marks, ends_ns, strict=True):  # the last end is the end of the mark
             ops, steps = (np.diff(np.searchsorted(times, [begin_ns, *ends])) for times in (ops_ns, optimizers_ns))
@@ -70,8 +75,7 @@ class BatchEnds:
     def _are_alike(self, edges_ns: list[int]) -> bool:
         if self._trains or len(edges_ns) <= 2:
             return True
-        times_ns = [at_ns for at_ns, _ in self._modules] or [event.start_ns for event in self._events if not event.name]
-        bounds = np.searchsorted(times_ns, edges_ns).tolist()
+        bounds = np.searchsorted(self._calls_ns, edges_ns).tolist()
         bounds = bounds[:-1] if bounds[-1] - bounds[-2] < bounds[1] - bounds[0] else bounds
         counts = np.diff(bounds)
         if not self._modules:
@@ -80,8 +84,10 @@ class BatchEnds:
         return all(part == parts[0] for part in parts)
 
     def _cut(self, begin_ns: int, end_ns: int, begins_before: bool = False) -> tuple[list[int], StepSplitter]:
-        inside = [event for event in self._events if begin_ns <= event.start_ns < end_ns]
-        calls = [call for call in self._modules if (begins_before or begin_ns <= call[0]) and call[0] < end_ns]
+        first, last = (bisect_left(self._starts_ns, ns) for ns in (begin_ns, end_ns))
+        inside = self._events[first:last]
+        first, last = (bisect_left(self._modules, ns, key=itemgetter(0)) for ns in (begin_ns, end_ns))
+        calls = self._modules[0 if begins_before else first : last]
         timed = [(event.start_ns, event, NONE) for event in inside] + [(start_ns, None, name) for start_ns, name in calls]
         timed.sort(key=lambda one: one[0])
         guesses = not self._modules

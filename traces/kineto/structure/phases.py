@@ -22,12 +22,12 @@ def read_phases(steps: Steps, events: list[StepEvent], tables: RankTables, strin
     if not len(steps) or not len(tables.host):
         return Phases.empty()
     events = _without_overlaps(events)
-    starts = [event.start_ns for event in events]
+    starts_ns = np.array([event.start_ns for event in events], np.int64)
     markers = Markers(tables.host, tables.device)
     splitter = PhaseSplitter()
     parts = []
     for row, (begin, end) in enumerate(zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)):
-        first, last = np.searchsorted(starts, [begin, end])
+        first, last = np.searchsorted(starts_ns, [begin, end])
         segments = _cut(splitter, events[first:last], begin, end) or [Segment("other", begin, end)]
         edges = np.array([s.start_ns for s in segments] + [end])
         device_ns = markers.at(edges)
