@@ -176,6 +176,9 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
 
 
 def _cut_otherwise(recording: Trace, profile: Trace, own: Column, theirs: Column) -> list[str]:
+    # The profiler's cost is measured in training steps. An evaluation step that compiles code may take longer than all others.
+    trains = recording.steps.kind[own] != StepKind.EVALUATION
+    own, theirs = (own[trains], theirs[trains]) if trains.any() else (own, theirs)
     seen_ns, whole_ns = (
         {trace.strings[name]: int(trace.phases.duration_ns[of].sum()) for name, of in by_value(joined_phases(trace)[0]).items()}
         for trace in (
