@@ -48,8 +48,9 @@ from traces.rates.op_cost import MATMULS, SCALED_PRODUCTS, flops
 _INDEX_KERNEL, _GATHER_KERNEL = re.compile(r"index_elementwise_kernel<(\d+), (\d+)"), "vectorized_gather_kernel"
 _INDEX_BYTES = 8
 _REDUCTIONS = frozenset(
-    "all amax amin aminmax any argmax argmin linalg_vector_norm logsumexp max mean median min norm prod std sum topk var"
-    " var_mean nonzero masked_select unique count_nonzero bincount histc".split()
+    "all amax amin aminmax any argmax argmin linalg__powsum linalg_vector_norm logsumexp max mean median min nansum norm prod"
+    " std std_mean sum topk var var_mean nonzero masked_select unique unique_consecutive unique_dim"
+    " unique_dim_consecutive _unique2 count_nonzero bincount histc".split()
 )
 _WRITES_ONLY = frozenset("fill zero uniform normal random exponential log_normal geometric cauchy".split())
 _COMPARES = frozenset(
@@ -265,7 +266,7 @@ _RULES: dict[str, tuple[int, Callable[..., int | Traffic | None]]] = {
     **dict.fromkeys(("copy", "clone", "contiguous", "to"), (1, _copy)),
     **dict.fromkeys(("gather", "take", "take_along_dim"), (2, _gather)),
     **dict.fromkeys(("scatter", "index_copy", "index_fill"), (2, _scatter)),
-    **dict.fromkeys(("scatter_add", "scatter_reduce", "scatter_add_"), (2, _scatter_add)),
+    **dict.fromkeys(("scatter_add", "scatter_reduce"), (2, _scatter_add)),
     **dict.fromkeys(SCALED_PRODUCTS, (2, _scaled_product)),
     "index_select": (2, _index_select),
     "embedding": (2, _embedding),
