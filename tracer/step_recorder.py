@@ -501,18 +501,8 @@ class StepRecorder:
         is_unlike_others = self.is_unlike_others or untimed in (Untimed.CAPTURE, Untimed.PROFILE)
         has_compiled = any(compiled_ns < end_ns for compiled_ns in self.compiled_ns)
         self.compiled_ns = [compiled_ns for compiled_ns in self.compiled_ns if compiled_ns >= end_ns]
-        kind = self._schedule.kind(is_evaluation)
         is_unlike_others |= has_compiled and self._schedule.replaces_step(is_evaluation)
-        is_lost = kind is StepKind.PROFILED and not self.profiler.is_recording  # the window began late or ended early
-        if is_lost or (is_unlike_others and not is_evaluation):
-            kind = StepKind.WARMUP
-        elif kind is StepKind.STEADY:
-            if has_compiled:  # compiling takes longer than many steps
-                kind = StepKind.WARMUP
-            elif not self._events.access.script_profiles.has_attached:  # see Note [Steps after a profile] in profile.py
-                self._clean_steps += 1
-            elif self._clean_steps >= FEWEST_CLEAN_STEPS:
-                kind = StepKind.AFTER_PROFILE
+        kind = self._kind(is_evaluation, is_unlike_others, has_compiled)
         ended = EndedStep(
             self._writer.number,
             kind,
@@ -545,6 +535,20 @@ class StepRecorder:
         self._is_unusual = (
             not self._schedule.is_settled or self.profiler.wanted or self.profiler.paused or self._communication.has_flight
         )
+
+    def _kind(self, is_evaluation: bool, is_unlike_others: bool, has_compiled: bool) -> StepKind:
+        kind = self._schedule.kind(is_evaluation)
+        is_lost = kind is StepKind.PROFILED and not self.profiler.is_recording  # the window began late or ended early
+        if is_lost or (is_unlike_others and not is_evaluation):
+            return StepKind.WARMUP
+        if kind is StepKind.STEADY:
+            if has_compiled:  # compiling takes longer than many steps
+                return StepKind.WARMUP
+            if not self._events.access.script_profiles.has_attached:  # see Note [Steps after a profile] in profile.py
+                self._clean_steps += 1
+            elif self._clean_steps >= FEWEST_CLEAN_STEPS:
+                return StepKind.AFTER_PROFILE
+        return kind
 
     def _turn_profiler(self) -> None:
         began_ns = self._clock.perf_ns()

@@ -157,29 +157,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> TorchAny:
-    if not query.dtype == key.dtype == value.dtype:
-        names = [cpp_type(tensor.dtype) for tensor in (query, key, value)]
-        raise RuntimeError(
-            f"Expected query, key, and value to have the same dtype, but got query.dtype: {names[0]} key.dtype: {names[1]} and"
-            f" value.dtype: {names[2]} instead."
-        )
-    if not query.device == key.device == value.device:
-        raise RuntimeError(
-            f"Expected query, key, and value to have the same device type, but got query.device: {query.device} key.device:"
-            f" {key.device} and value.device: {value.device} instead."
-        )
-    if min(tensor.dim() for tensor in (query, key, value)) < 2:
-        raise RuntimeError(
-            f"Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: {query.dim()} key.dim:"
-            f" {key.dim()} and value.dim: {value.dim()} instead."
-        )
-    if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
-        raise RuntimeError(
-            "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype:"
-            f" {cpp_type(attn_mask.dtype)} and  query.dtype: {cpp_type(query.dtype)} instead."
-        )
-    if attn_mask is not None and is_causal:
-        raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
+    _require_fitting(query, key, value, attn_mask, is_causal)
     if query.is_cpu:  # only the mask is on the GPU
         attend = aten._scaled_dot_product_flash_attention_for_cpu
         return attend(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
@@ -222,6 +200,32 @@ def scaled_dot_product_attention(
     return aten._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
     )[0]
+
+
+def _require_fitting(query: torch.Tensor, key: TorchAny, value: TorchAny, attn_mask: TorchAny, is_causal: bool) -> None:
+    if not query.dtype == key.dtype == value.dtype:
+        names = [cpp_type(tensor.dtype) for tensor in (query, key, value)]
+        raise RuntimeError(
+            f"Expected query, key, and value to have the same dtype, but got query.dtype: {names[0]} key.dtype: {names[1]} and"
+            f" value.dtype: {names[2]} instead."
+        )
+    if not query.device == key.device == value.device:
+        raise RuntimeError(
+            f"Expected query, key, and value to have the same device type, but got query.device: {query.device} key.device:"
+            f" {key.device} and value.device: {value.device} instead."
+        )
+    if min(tensor.dim() for tensor in (query, key, value)) < 2:
+        raise RuntimeError(
+            f"Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: {query.dim()} key.dim:"
+            f" {key.dim()} and value.dim: {value.dim()} instead."
+        )
+    if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        raise RuntimeError(
+            "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype:"
+            f" {cpp_type(attn_mask.dtype)} and  query.dtype: {cpp_type(query.dtype)} instead."
+        )
+    if attn_mask is not None and is_causal:
+        raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
 
 
 def _as_bias(mask: TorchAny, query: torch.Tensor) -> TorchAny:
