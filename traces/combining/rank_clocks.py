@@ -10,8 +10,8 @@ Note [Ends of collectives]
     ranks did not run the same all-reduces, so they come from different runs. Clocks of different machines do not run at exactly
     the same speed, so the difference may change by CLOCK_DRIFT of the recorded time.
     Without sequence numbers, the k-th collective of one rank is compared with the k-th collective of another rank. If one
-    recording began a step later, the ends then always differ by the time of a step. The clocks are only corrected if the
-    difference is less than half of a step.
+    recording began a step later, the ends then always differ by the time of a step. If marks do not show that both ranks
+    recorded the same steps, the clocks are only corrected if the difference is less than half of a step.
 """
 
 from __future__ import annotations
@@ -47,12 +47,17 @@ def rank_clocks(recordings: Sequence[Trace], ranks: Sequence[int]) -> RankClocks
     unused: dict[str, Any] = {name: kind.empty() for name, kind in TABLES.items() if name not in ("steps", "collectives")}
     trace = merge_ranks([replace(recording, **unused) for recording in recordings], ranks)
     table = _collectives_that_end_together(trace)
+    marks = {
+        rank: of.steps.number.tolist() if of.provenance.get("steps_from") == "profiler" else None
+        for rank, of in zip(ranks, recordings, strict=True)
+    }
     ends_ns, numbered = defaultdict[tuple[int, int], list[Column]](list), defaultdict[tuple[int, int], bool](lambda: True)
     for rows in map(np.stack, matched_collectives(table)):
         first, *others = table.rank[rows[:, 0]].tolist()
         for place, rank in enumerate(others, 1):
             ends_ns[first, rank].append(table.end_ns[rows[[0, place]]])
-            numbered[first, rank] &= bool((table.sequence[rows[place]] != NONE).all())
+            own, others_own = table.sequence[rows[[0, place]]]
+            numbered[first, rank] &= bool(((own == others_own) & (own != NONE)).all())
     steps_ns = trace.steps.duration_ns
     nearest_ns = float(np.median(steps_ns)) / 2 if len(steps_ns) else 0.0
     alike, unlike = defaultdict[int, list[tuple[int, int]]](list), []
@@ -65,7 +70,9 @@ def rank_clocks(recordings: Sequence[Trace], ranks: Sequence[int]) -> RankClocks
             continue
         if varies_ns > max(10 * RANKS_END_WITHIN_NS, CLOCK_DRIFT * np.ptp(both_ns[0])):
             unlike.append((first, other))
-        elif varies_ns <= RANKS_END_WITHIN_NS and (numbered[first, other] or abs(ahead_ns) < nearest_ns):
+            continue
+        same_steps = numbered[first, other] or marks[first] == marks[other] is not None
+        if varies_ns <= RANKS_END_WITHIN_NS and (same_steps or abs(ahead_ns) < nearest_ns):
             alike[first].append((other, ahead_ns))
             alike[other].append((first, -ahead_ns))
     return RankClocks(_from_first(alike, min(ranks)), unlike)

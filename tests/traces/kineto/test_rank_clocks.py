@@ -30,9 +30,9 @@ def all_reduces(ends_us: tuple[int, ...], lasting_us: int, **args: object) -> li
     return events
 
 
-def imported(folder: Path, *ranks: list[Event]) -> Trace:
+def imported(folder: Path, *ranks: list[Event], numbers: tuple[int, int] = (1, 1)) -> Trace:
     for rank, events in enumerate(ranks):
-        steps = [op("ProfilerStep#1", min(e["ts"] for e in events) - T0 - 10, 10_000, cat="user_annotation")]
+        steps = [op(f"ProfilerStep#{numbers[rank]}", min(e["ts"] for e in events) - T0 - 10, 10_000, cat="user_annotation")]
         for event in events:
             event["args"] = {key.replace("_", " "): value for key, value in event["args"].items()}
         document = {"traceEvents": [*steps, *events], "distributedInfo": {"rank": rank, "world_size": len(ranks)}}
@@ -51,6 +51,20 @@ def test_ranks_on_machines_with_different_clocks_get_one_clock(tmp_path: Path) -
     assert (ends_ns[0] == ends_ns[1]).all() and ends_ns[0, 0] == (T0 + 1_000) * 1_000
     assert trace.problems == {"rank-clocks": 1}
     assert [(of.rank, of.late_ns) for of in stragglers(trace)] == [(0, 3 * 300_000), (1, 0)]
+
+
+@pytest.mark.parametrize(("second", "moved"), [(1, True), (2, False)])
+def test_a_difference_of_a_step_is_a_difference_of_clocks_only_in_the_same_steps(
+    tmp_path: Path, second: int, moved: bool
+) -> None:
+    """GIVEN a second rank whose three all-reduces end 12 ms later, in a step of 10 ms with the same or with the next number."""
+    ranks = [all_reduces(ends_us, 100) for ends_us in (ENDS_US, later(ENDS_US, 12_000))]
+    for event in (*ranks[0], *ranks[1]):
+        event["args"].pop("Seq", None)
+    trace = imported(tmp_path, *ranks, numbers=(1, second))
+    ends_ns = trace.collectives.end_ns.reshape(2, 3)
+    assert (ends_ns[1] - ends_ns[0]).tolist() == [0 if moved else 12_000_000] * 3
+    assert trace.problems == ({"rank-clocks": 1} if moved else {"ranks-apart": 1})
 
 
 def test_collectives_that_end_together_keep_their_times(tmp_path: Path) -> None:
