@@ -34,6 +34,7 @@ from typing import ClassVar, NoReturn, Self
 from weakref import ReferenceType, ref
 
 import torch
+from torch.autograd import forward_ad
 from torch.overrides import has_torch_function_unary
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -54,6 +55,7 @@ from traces.script.patching import patch, temporarily_set
 
 _data: TorchAny = torch._C.TensorBase.data
 _grad: TorchAny = torch._C.TensorBase.grad
+_unpack_dual = forward_ad.unpack_dual
 # see Note [Gradients of moved parameters]
 _IN_GRAPHS: TorchAny = WeakIdKeyDictionary()
 _GRADS_ELSEWHERE: TorchAny = WeakIdKeyDictionary()
@@ -160,7 +162,9 @@ def printed_as(tensor: VirtualTensor, host: torch.Tensor, contents: str | None) 
     printed: TorchAny = host.detach()
     printed.__class__ = _printed_class("tensor" if plain else tensor.plain_class.__name__)  # `as_subclass` reads storages
     printed.of = tensor
-    shown: str = torch._tensor_str._str(printed, tensor_contents=contents)
+    tangent = _unpack_dual(tensor).tangent
+    with temporarily_set(forward_ad, unpack_dual=lambda primal: forward_ad.UnpackedDualTensor(primal, tangent)):
+        shown: str = torch._tensor_str._str(printed, tensor_contents=contents)
     return f"Parameter containing:\n{shown}" if isinstance(tensor, torch.nn.Parameter) else shown
 
 

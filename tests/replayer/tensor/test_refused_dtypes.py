@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.autograd import forward_ad
 
 from replayer.ops.cpu.cpu_kernels import FORMS
 from replayer.tensor.planning.mixed_dtypes import batch_norm_by_cudnn
@@ -381,6 +382,15 @@ def test_a_printed_tensor_looks_as_on_the_cpu_except_for_its_device(dtype: str, 
     host = torch.zeros(shape, dtype=getattr(torch, dtype))
     shown = repr(host.cuda()).replace("device='cuda:0', ", "").replace(", device='cuda:0'", "")
     assert " ".join(shown.split()) == " ".join(repr(host).split())
+
+
+def test_a_printed_dual_tensor_has_a_tangent_and_both_have_the_device() -> None:
+    use()
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning), forward_ad.dual_level():
+        shown = repr(forward_ad.make_dual(torch.zeros(1, device="cuda"), torch.zeros(1, device="cuda")))
+        plain = repr(torch.zeros(1, device="cuda"))
+    assert plain == "tensor([0.], device='cuda:0')"
+    assert shown == "tensor([0.], device='cuda:0', tangent=tensor([0.], device='cuda:0'))"
 
 
 def test_only_scalar_tensors_are_formatted_as_numbers() -> None:
