@@ -508,3 +508,10 @@ def test_a_device_with_less_than_a_tenth_of_the_kernels_is_not_the_main_device(o
     trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
     trace.device.device[1:] = 1
     assert RecordingIndexer(trace, 0, RecordedKeys(trace)).first_ordinal == first
+
+
+def test_the_phases_of_a_step_with_one_name_are_numbered_from_0() -> None:
+    names = ("forward", "backward", "forward", "backward", "forward")
+    phases = [(name, 100 + 10 * place, 110 + 10 * place) for place, name in enumerate(names)]
+    (step,) = RecordedRun(make_recording(phases, [])).steps
+    assert [*step.segments] == [("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1), ("forward", 2)]

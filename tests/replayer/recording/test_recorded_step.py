@@ -1,10 +1,10 @@
-"""Tests which phases of a recorded step have GPU time."""
+"""Which phases of a recorded step have GPU time, and how two recorded steps are compared and joined."""
 
 from __future__ import annotations
 
 import pytest
 
-from replayer.recording.recorded_step import RecordedSegment
+from replayer.recording.recorded_step import LEADING, RecordedSegment, RecordedStep
 from traces.model.trace import NONE
 
 
@@ -12,3 +12,30 @@ from traces.model.trace import NONE
 def test_a_phase_without_gpu_time_takes_only_host_time(device_ns: int, is_host_only: bool, has_sum: bool) -> None:
     segment = RecordedSegment("forward", device_ns=device_ns)
     assert (segment.is_host_only, segment.phase_grained) == (is_host_only, has_sum)
+
+
+def step(**host_ns: int) -> RecordedStep:
+    """Return a step with phases named like "forward_0", and "other_first" for the time before the first phase."""
+    segments = {}
+    for key, time_ns in host_ns.items():
+        name, _, count = key.rpartition("_")
+        segments[name, LEADING if count == "first" else int(count)] = RecordedSegment(name, host_ns=time_ns)
+    return RecordedStep(0, segments, [])
+
+
+def test_phases_that_only_one_of_two_steps_has_are_added_up() -> None:
+    one, other = step(forward_0=5, backward_0=7, forward_1=11), step(forward_0=6, optimizer_0=13)
+    assert one.differs_by_ns(other) == other.differs_by_ns(one) == 7 + 11 + 13
+    assert one.differs_by_ns(one) == 0
+
+
+def test_a_slowed_step_takes_the_time_of_the_slow_step_in_each_phase() -> None:
+    """The time before the first phase is dropped if the slow step has none. The loader takes exactly the slow step's time."""
+    fast = step(other_first=3, loader_0=2, forward_0=5, backward_0=7)
+    slow = fast.as_slow_as(step(loader_0=20, forward_0=50, optimizer_0=90))
+    found = {key: (of.host_ns, of.least_host_ns) for key, of in slow.segments.items()}
+    assert found == {
+        ("loader", 0): (20, 0), ("forward", 0): (5, 50), ("backward", 0): (7, 0), ("optimizer", 0): (0, 90),
+    }  # fmt: skip
+    kept = fast.as_slow_as(step(other_first=30))
+    assert kept.segments["other", LEADING].least_host_ns == 30

@@ -356,3 +356,14 @@ def test_batch_norm_of_a_known_batch_needs_no_gradient_of_the_batch() -> None:
     layer(torch.tensor([[1.0, 2.0], [3.0, 6.0]]).cuda()).sum().backward()
     gradient: Any = layer.bias.grad
     assert gradient.tolist() == [2.0, 2.0]
+
+
+def test_gradients_are_assumed_to_be_finite_so_a_scaler_keeps_its_scale() -> None:
+    """GIVEN random gradients, of which no value is known THEN the scaler has found no infinity, and its scale is known."""
+    use()
+    scale, found = torch.full((1,), 8.0, device="cuda"), torch.zeros(1, device="cuda")
+    grown = torch.zeros(1, dtype=torch.int32, device="cuda")
+    torch._amp_foreach_non_finite_check_and_unscale_([torch.randn(3, device="cuda")], found, scale)
+    assert known_values(found) == 0
+    torch._amp_update_scale_(scale, grown, found, 2.0, 0.5, 2000)
+    assert known_values(scale) == 8

@@ -862,6 +862,7 @@ def test_malformed_events_are_repaired_or_skipped_and_counted() -> None:
         op("no ts", 30, 5) | {"ts": None},
         op("late", 40, 5) | {"ts": 1e300},
         op("zero", 50, 5) | {"ts": 0},
+        op("one microsecond", 50, 5) | {"ts": 1},
         op("dur of text", 60, 5) | {"dur": "long"},
         op("negative", 70, -1),
         op("", 80, 5) | {"name": None},
@@ -872,7 +873,7 @@ def test_malformed_events_are_repaired_or_skipped_and_counted() -> None:
     ]
     trace = imported(events)
     names = {trace.strings[i] for i in trace.host.name}
-    assert names == {"aten::good", "no dur", "text", "dur of text", "negative", "unknown", "args"}
+    assert names == {"aten::good", "no dur", "text", "one microsecond", "dur of text", "negative", "unknown", "args"}
     assert trace.problems == {
         "begin-without-end": 1,
         "event-without-duration": 1,

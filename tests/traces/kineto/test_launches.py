@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from traces.kineto import read_kineto_bytes
+from traces.kineto.spans.external_ids import latest_by_id
 from traces.model.invariants import fault
 from traces.model.trace import NONE, HostKind, Trace
 
@@ -304,3 +308,19 @@ def test_a_kernel_belongs_to_the_op_with_its_external_id_unless_the_op_begins_la
         kernel("add", 40, 0, External_id=12),
     )
     assert chain(trace, "relu") == ["aten::relu@100"] and chain(trace, "add") == []
+
+
+IDS = st.integers(-1, 3)  # an id of 0 or less means that the event has none
+
+
+@given(st.lists(st.tuples(IDS, st.integers(0, 9)), max_size=8), st.lists(st.tuples(IDS, st.integers(0, 9)), max_size=5))
+def test_the_latest_event_with_an_id_is_found(events: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> None:
+    """If all events with the id are later than the given time, the first of them is found."""
+
+    def latest(wanted_id: int, before_ns: int) -> int:
+        rows = sorted((start_ns, row) for row, (event_id, start_ns) in enumerate(events) if event_id == wanted_id > 0)
+        return max((of for of in rows if of[0] <= before_ns), default=min(rows, default=(0, NONE)))[1]
+
+    ids, starts = (np.array([event[at] for event in events], np.int64) for at in (0, 1))
+    asked, before = (np.array([each[at] for each in wanted], np.int64) for at in (0, 1))
+    assert latest_by_id(ids, starts, asked, before).tolist() == [latest(*each) for each in wanted]

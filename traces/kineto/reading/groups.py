@@ -143,8 +143,7 @@ class Groups:
         for piece in pieces:
             if piece.unreadable:
                 problems["unreadable-event"] += piece.unreadable
-            if len(stamps) < _CLOCK_EVENTS:
-                stamps = (stamps + piece.stamps)[:_CLOCK_EVENTS]
+            stamps = (stamps + piece.stamps)[:_CLOCK_EVENTS]
             for kind, columns in piece.complete.items():
                 complete[kind].append(columns)
             for kind, members in piece.others.items():
