@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from traces.script.patching import OutermostCalls, patch, patch_around, temporarily_set
+from traces.script.script_hooks import length_of
 from traces.stalls.storage_server import Loading, StorageClient
 
 _open = io.open
@@ -130,9 +131,10 @@ def _measured_fetch(storage: StorageClient, fetching: _Fetch) -> Any:
         end_cpu_ns = cpu_clock()
         loading.cpu_ns = end_cpu_ns - (before_ns.get(os.getpid(), begin_cpu_ns) if in_worker else begin_cpu_ns)
         before_ns[os.getpid()] = end_cpu_ns
-        loading.samples = len(indices) if hasattr(indices, "__len__") else 1
+        samples = length_of(indices)
+        loading.samples = 1 if samples is None else samples
         loading.process, loading.evaluation = (os.getpid(), 0) if in_worker else (0, int(not torch.is_grad_enabled()))
-        loading.data_set_samples = len(fetcher.dataset) if hasattr(fetcher.dataset, "__len__") else 0
+        loading.data_set_samples = length_of(fetcher.dataset) or 0
         storage.report(loading)
         return batch
 

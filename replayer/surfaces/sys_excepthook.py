@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from collections.abc import Sized
 from pathlib import Path
 from types import TracebackType
 
 from traces.script.configuration import FAILURE
 from traces.script.patching import patch
+from traces.script.script_hooks import length_of
 
 _OF_DRIVER = re.compile(
     r"lib(?:cu\w+|torch_cuda|c10_cuda|nccl|nvrtc)\.so|libnvidia-ml|CUDA_HOME|NVIDIA driver|CUDA driver"
@@ -79,8 +79,7 @@ def _is_of_no_data(error: BaseException) -> bool:
     for frame, _ in traceback.walk_tb(error.__traceback__):
         of = frame.f_locals
         if frame.f_code.co_name == "__init__" and type(of.get("self")).__name__ == "DataLoader":
-            dataset = of.get("dataset")
-            return isinstance(dataset, Sized) and not len(dataset)
+            return length_of(of.get("dataset")) == 0
     return False
 
 

@@ -18,7 +18,7 @@ from tracer.surfaces.torch_tensor import DEPTH, WithoutReads
 from traces.model.run import LoaderSettings
 from traces.model.trace import NONE, BatchKind
 from traces.script.patching import around, patch, patch_around, stands_for
-from traces.script.script_hooks import ScriptHooks, tensors_in
+from traces.script.script_hooks import ScriptHooks, length_of, tensors_in
 
 
 def install(torch_module: ModuleType) -> None:
@@ -83,14 +83,13 @@ def _recorded_loop(module: Any) -> Any:
 
 
 def _describe(loader: Any) -> LoaderSettings:
-    sized = hasattr(loader.dataset, "__len__")
     return LoaderSettings(
         workers=_whole(loader.num_workers),
         batch_size=_whole(loader.batch_size),
         prefetch_factor=_whole(loader.prefetch_factor),
         pin_memory=bool(loader.pin_memory),
         persistent_workers=bool(loader.persistent_workers),
-        samples=len(loader.dataset) if sized else None,
+        samples=length_of(loader.dataset),
     )
 
 

@@ -356,6 +356,14 @@ def _subclasses(cls: Any) -> Iterator[type]:
         yield from _subclasses(own)
 
 
+def length_of(collection: Any) -> int | None:
+    """Return the length of an object of the script, or None if it has no length. The script's `__len__` may raise any error."""
+    try:
+        return len(collection)
+    except Exception:
+        return None
+
+
 def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:
     """Yield the tensors in a batch. Sparse tensors and nested tensors are skipped."""
     if isinstance(batch, torch.Tensor):

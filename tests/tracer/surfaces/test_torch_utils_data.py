@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tracer.surfaces import torch_utils_data
-from tracer.surfaces.torch_utils_data import _recorded_loop, _size_of, install
+from tracer.surfaces.torch_utils_data import _describe, _recorded_loop, _size_of, install
 from traces.model.trace import NONE, BatchKind
 from traces.script.patching import PATCHES
 
@@ -72,6 +72,20 @@ def test_a_wait_for_a_batch_is_recorded_with_the_times_of_the_recording(monkeypa
     finally:
         PATCHES.undo()
     assert recorder.batches == [(BatchKind.WAIT, 7, 1005, 1008, 16)]
+
+
+def test_a_data_set_without_a_usable_length_is_recorded_without_it() -> None:
+    """Keras wraps arrays in data sets whose `__len__` raises a TypeError. A DataLoader with a sampler never calls it."""
+
+    class Wrapped:
+        def __len__(self) -> int:
+            raise TypeError("object of type 'NumpySliceable' has no len()")
+
+    def samples(data: Any) -> int | None:
+        return _describe(DataLoader(data, sampler=[0, 1])).samples
+
+    assert samples(Wrapped()) is None and samples(object()) is None
+    assert samples([TWO, TWO, TWO]) == 3
 
 
 def test_pinning_all_tensors_of_a_batch_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
