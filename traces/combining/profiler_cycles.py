@@ -1,8 +1,13 @@
 """Joins several profiles of one process into one trace. torch.profiler writes one profile per cycle of
 `torch.profiler.schedule`.
 
-    for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
+    for places in cycles_of(traces, names, ids):    # eight ranks of two cycles each: eight lists of two places
         trace = joined_cycles([traces[place] for place in places])
+
+Note [Process ids are not unique]
+    Two runs in containers often have the same process id. The correlation ids of a process rise from cycle to cycle, and begin
+    anew in each run. A run takes at least NEW_PROCESS_NS to import torch, so recordings with less time between them are from
+    one process.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from traces.combining.merge import merge_ranks
+from traces.comparison.thresholds import NEW_PROCESS_NS
 from traces.figures.measure import window_ns
 from traces.model.row_order import in_order, lists_by_key, repointed
 from traces.model.trace import NONE, TABLES, Device, Thread, Trace
@@ -23,9 +29,13 @@ from traces.model.trace import NONE, TABLES, Device, Thread, Trace
 _STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
 
 
-def cycles_of(recordings: Sequence[Trace], names: Sequence[tuple[str, int | None]]) -> list[list[int]]:
+def cycles_of(
+    recordings: Sequence[Trace],
+    names: Sequence[tuple[str, int | None]],
+    correlations: Sequence[tuple[int, int] | None],
+) -> list[list[int]]:
     """For each process, return the indices of its recordings in time order. `names` contains the file name and the rank of each
-    recording."""
+    recording, and `correlations` the smallest and the largest correlation id."""
     processes = [_process(recording, *name) for recording, name in zip(recordings, names, strict=True)]
     found: list[list[int]] = []
     for group in lists_by_key(zip(processes, range(len(processes)), strict=True)).values():
@@ -33,7 +43,11 @@ def cycles_of(recordings: Sequence[Trace], names: Sequence[tuple[str, int | None
         epochal = all(recordings[place].run_of(0).is_epochal for place in group)
         windows = [window_ns(recordings[place]) for place in ordered]
         apart = all(one[1] <= other[0] for one, other in pairwise(windows))
-        found += [ordered] if epochal and apart else [[place] for place in group]
+        begins_anew = any(
+            windows[place + 1][0] - windows[place][1] >= NEW_PROCESS_NS and earlier and later and later[0] <= earlier[1]
+            for place, (earlier, later) in enumerate(pairwise(correlations[place] for place in ordered))
+        )
+        found += [ordered] if epochal and apart and not begins_anew else [[place] for place in group]
     return found
 
 

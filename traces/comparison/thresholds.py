@@ -336,6 +336,10 @@ FEWEST_ENDS = 3  # collectives
 # chosen: RFC 5905 (NTP) assumes 15 parts per million and allows 500
 CLOCK_DRIFT = 1e-4  # share of the time
 
+# two recordings with less time between them are from one process
+# chosen: importing torch and creating a CUDA context takes longer
+NEW_PROCESS_NS = 2_000_000_000  # ns
+
 # recordings of two ranks are from different runs if more time lies between them
 # chosen: machines whose clocks are wrong by a minute cannot run one job in most clusters
 CLOCKS_WITHIN_NS = 60_000_000_000  # ns

@@ -62,6 +62,7 @@ class _Recording:
     file: str
     rank: int | None
     exported: ExportNotes | None
+    correlations: tuple[int, int] | None
 
     @property
     def world_size(self) -> int | None:
@@ -126,7 +127,8 @@ def _of_one_file(recordings: list[_Recording]) -> list[_Recording]:
 
 def _of_each_process(recordings: list[_Recording]) -> list[_Recording]:
     found = []
-    for places in cycles_of([part.trace for part in recordings], [(part.file, part.rank) for part in recordings]):
+    names, correlations = [(part.file, part.rank) for part in recordings], [part.correlations for part in recordings]
+    for places in cycles_of([part.trace for part in recordings], names, correlations):
         parts = [recordings[place] for place in places]
         if len(parts) > 1:
             trace = joined_cycles([part.trace for part in parts])
@@ -169,15 +171,21 @@ def _on_one_clock(recordings: list[_Recording], numbers: list[int], problems: Co
     if moved := sum(abs(ns) > RANKS_END_WITHIN_NS for ns in ahead_ns):
         problems["rank-clocks"] += moved
     traces = on_one_clock([part.trace for part in recordings], ahead_ns)
-    apart_ns, before, after = gap_ns(traces)
-    if all(trace.run_of(0).is_epochal for trace in traces) and apart_ns > 0:
-        if apart_ns > CLOCKS_WITHIN_NS:
-            raise TraceImportError(
-                f"{recordings[before].file} and {recordings[after].file} are from different runs: {apart_ns // 10**9:,} s"
-                " passed between the two recordings; put each run into its own folder"
-            )
+    recordings = [replace(part, trace=trace) for part, trace in zip(recordings, traces, strict=True)]
+    if _refuse_if_apart(recordings):
         problems["ranks-apart"] += 1
-    return [replace(part, trace=trace) for part, trace in zip(recordings, traces, strict=True)]
+    return recordings
+
+
+def _refuse_if_apart(recordings: list[_Recording]) -> bool:
+    """Return True if less than CLOCKS_WITHIN_NS passed between two recordings. If more time passed, raise TraceImportError."""
+    apart_ns, before, after = gap_ns([part.trace for part in recordings])
+    if not all(part.trace.run_of(0).is_epochal for part in recordings) or apart_ns <= CLOCKS_WITHIN_NS:
+        return apart_ns > 0
+    raise TraceImportError(
+        f"{recordings[before].file} and {recordings[after].file} are from different runs: {apart_ns // 10**9:,} s passed"
+        " between the two recordings; put each run into its own folder"
+    )
 
 
 def _as_exported(trace: Trace, whole: ExportNotes, problems: Counter[str]) -> Trace:
@@ -207,6 +215,8 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
         return [numbers[0] or 0]
     if None in numbers:
         numbers = [own if own is not None else named for own, named in zip(numbers, _ranks_in_names(files), strict=True)]
+    if None in numbers:
+        _refuse_if_apart(recordings)
     for file, number in zip(files, numbers, strict=True):
         if number is None:
             raise TraceImportError(
@@ -284,7 +294,7 @@ def _read_rank(
     streams = _stream_numbers(groups) if is_of_amd(header) else ""
     tables = read_tables(groups, clock, strings, problems, notes, dependent_launch=dependent_launch)
     if notes:
-        return _Recording(_from_export(tables, strings, notes), source.name, rank, notes)
+        return _Recording(_from_export(tables, strings, notes), source.name, rank, notes, None)
     devices, row_of_device, visible = read_devices(header, tables)
     steps, phases, steps_from = read_steps(tables, strings, marks_are_steps)
     for table in (tables.device, tables.memory, phases):
@@ -319,7 +329,7 @@ def _read_rank(
         provenance=facts,
         lacks=sorted(_lacks(tables, steps_from, devices)),
     )
-    return _Recording(trace, source.name, rank, None)
+    return _Recording(trace, source.name, rank, None, tables.correlations)
 
 
 def _require_own_events(source: Source, groups: Groups, header: ProfilerJson, may_lack_events: bool) -> None:

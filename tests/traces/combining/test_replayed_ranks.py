@@ -93,10 +93,10 @@ def test_consecutive_recordings_of_one_process_are_grouped_as_profiler_cycles(
     second.memory.time_ns[:] += later_us * 1000
     for trace in (first, second):
         trace.runs = {0: Run("hand", clock)}
-    assert cycles_of([first, second], [("a.json", None), ("a.json", None)]) == grouped
-    assert cycles_of([first, second], [("a.json", None), ("b.json", None)]) == [[0], [1]]
+    assert cycles_of([first, second], [("a.json", None), ("a.json", None)], [None, None]) == grouped
+    assert cycles_of([first, second], [("a.json", None), ("b.json", None)], [None, None]) == [[0], [1]]
     second.threads = [Thread(0, 101, "main", "main"), second.threads[1]]
-    assert cycles_of([first, second], [("a.json", 0), ("a.json", 0)]) == [[0], [1]]  # another process
+    assert cycles_of([first, second], [("a.json", 0), ("a.json", 0)], [None, None]) == [[0], [1]]  # another process
 
 
 def test_a_process_with_several_ranks_is_listed_under_its_lowest_rank() -> None:

@@ -212,6 +212,24 @@ def test_profiler_cycles_of_a_process_are_joined_in_order(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("later_us", "first_id", "same"), [(5_000_000, 5, True), (5_000_000, 1, False), (1_000_000, 1, True)]
+)
+def test_recordings_of_two_runs_with_one_process_id_are_not_cycles(
+    tmp_path: Path, later_us: int, first_id: int, same: bool
+) -> None:
+    """GIVEN two recordings of process 7 and rank 0 with the correlation ids 1 to 2, and 5 to 6 or again 1 to 2."""
+    for at, number in ((0, 1), (later_us, first_id)):
+        own = [op("ProfilerStep#1", at, 50, cat="user_annotation"), call(number, at + 2), call(number + 1, at + 9)]
+        told = {"distributedInfo": {"rank": 0}, "traceEvents": [*own, kernel(number, at + 5, 20)]}
+        (tmp_path / f"host_7.{T0 + at}.pt.trace.json").write_bytes(orjson.dumps(told))
+    if same:
+        assert len(read_kineto(tmp_path).steps) == 2
+    else:
+        with pytest.raises(TraceImportError, match="both from rank 0; put recordings of different runs into different folders"):
+            read_kineto(tmp_path)
+
+
+@pytest.mark.parametrize(
     ("one", "other", "says"),
     [
         ({"world_size": 2}, {"world_size": 8}, "a.json has 2 ranks and b.json has 8 ranks, so the runs differ"),

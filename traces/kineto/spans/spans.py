@@ -76,6 +76,7 @@ class RankTables:
     memory: MemoryEvents
     comms: dict[int, ProfilerJson]
     unfinished: Column  # launch calls that the GPU had not run when the recording ended
+    correlations: tuple[int, int] | None  # the smallest and the largest correlation id of a call
 
 
 def read_tables(
@@ -89,6 +90,8 @@ def read_tables(
 ) -> RankTables:
     names, threads = cols.Names(strings), cols.Threads()
     host, comms = _read_host(groups, clock, names, threads, problems, notes)
+    ids = host.correlation[host.correlation > 0]
+    correlations = (int(ids.min()), int(ids.max())) if len(ids) else None
     device = _read_device(groups, clock, names, problems, notes)
     memory = _read_memory(groups.memory, clock, threads, problems)
     if not notes:
@@ -112,7 +115,7 @@ def read_tables(
         spans, missing = _with_launches(host, device, True, strings, Counter())
     else:
         spans, missing = _with_launches(host, device, owners.names_ops, strings, problems)
-    return RankTables(rows, host.spans, spans, memory, comms, missing.unfinished)
+    return RankTables(rows, host.spans, spans, memory, comms, missing.unfinished, correlations)
 
 
 def _exclude_impossible(
