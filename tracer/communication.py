@@ -1,6 +1,6 @@
 """Records collectives that the script calls from Python, and collectives that PyTorch starts in C++.
 
-    begin = communication.begin_call(stream)
+    begin = communication.event_on(stream)
     ...                                             # the script's call
     communication.communicated(call, begin, stream)
 """
@@ -47,7 +47,7 @@ class CommunicationRecorder:
             self._flight.called(began_ns)
 
     @counted_as_cost
-    def begin_call(self, stream: Any) -> BoundaryEvent | None:
+    def event_on(self, stream: Any) -> BoundaryEvent | None:
         return self._events.take_on(stream)
 
     @counted_as_cost

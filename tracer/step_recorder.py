@@ -337,11 +337,7 @@ class StepRecorder:
     def begin_stage(self, stream: Any = None, takes_event: bool = True) -> tuple[int, BoundaryEvent | None]:
         now_ns = self._clock.now_ns()
         self.reports[OP](PLAIN)
-        return now_ns, self._take_on(stream) if takes_event else None
-
-    @counted_as_cost
-    def _take_on(self, stream: Any) -> BoundaryEvent | None:
-        return self._events.take_on(stream)
+        return now_ns, self._communication.event_on(stream) if takes_event else None
 
     @counted_as_cost
     def end_stage(self, name: str, begun: tuple[int, BoundaryEvent | None], stream: Any = None, thread: str = "") -> None:

@@ -256,7 +256,7 @@ def test_a_blocking_collective_is_timed_with_two_cuda_events(bench: Bench) -> No
     bench.run(10_000)  # the GPU has caught up
     bench.cuda.launch(300)  # before it on the stream
     called_ns = bench.clock.ns
-    begin = bench.recorder.communication.begin_call(stream)
+    begin = bench.recorder.communication.event_on(stream)
     bench.cuda.launch(5_000)
     bench.recorder.communication.communicated(call_at(bench), begin, stream)
     bench.recorder.communication.communicated(call_at(bench, "barrier"))  # of the host
@@ -273,13 +273,13 @@ def test_a_blocking_collective_is_timed_with_two_cuda_events(bench: Bench) -> No
 def test_outside_of_steps_a_collective_is_written_when_it_completes(bench: Bench) -> None:
     stream = FakeStream(0)
     for done in range(5):
-        begin = bench.recorder.communication.begin_call(stream)
+        begin = bench.recorder.communication.event_on(stream)
         bench.cuda.launch(700)
         bench.recorder.communication.communicated(call_at(bench), begin, stream)
         assert bench.output.count("collectives") == done
         bench.run(1_000)
     # WHEN the last one never ends THEN the end does not wait for it
-    begin = bench.recorder.communication.begin_call(stream)
+    begin = bench.recorder.communication.event_on(stream)
     bench.cuda.launch(10**18)
     bench.recorder.communication.communicated(call_at(bench), begin, stream)
     assert recorded(bench).collectives.duration_ns.tolist() == [700] * 5
@@ -287,7 +287,7 @@ def test_outside_of_steps_a_collective_is_written_when_it_completes(bench: Bench
 
 def let_go(bench: Bench, duration_ns: int, works: int = 1) -> PendingCollective:
     """Run an operation on a separate stream, in parallel with the script's stream."""
-    begin = bench.recorder.communication.begin_call(FakeStream(0))
+    begin = bench.recorder.communication.event_on(FakeStream(0))
     assert begin is not None
     bench.operation_ends_ns = max(bench.cuda.busy_until_ns.get(0, 0), bench.clock.ns) + duration_ns
     return bench.recorder.communication.communicates(call_at(bench), begin, works)
@@ -295,7 +295,7 @@ def let_go(bench: Bench, duration_ns: int, works: int = 1) -> PendingCollective:
 
 def wait_for(bench: Bench, pending: PendingCollective, host_ns: int = 2_000) -> None:
     """The host takes the given time to make the stream wait, as NCCL's work objects do."""
-    before = bench.recorder.communication.begin_call(FakeStream(0))
+    before = bench.recorder.communication.event_on(FakeStream(0))
     bench.clock.ns += host_ns
     bench.cuda.busy_until_ns[0] = max(bench.cuda.busy_until_ns.get(0, 0), bench.operation_ends_ns)
     bench.recorder.communication.waited_for(pending, before, FakeStream(0))

@@ -142,7 +142,7 @@ class _CollectiveWrappers:
                 operation.add(input_of(args, kwargs))
             operation.stream = None if self._is_collecting(group) else self._stream(operation.device)
             operation.start_ns, began_ns = to.clock.now_ns(), time.time_ns()
-            operation.begin = None if operation.stream is None else to.communication.begin_call(operation.stream)
+            operation.begin = None if operation.stream is None else to.communication.event_on(operation.stream)
             try:
                 result = call(*args, **kwargs)
             finally:

@@ -81,7 +81,7 @@ class Works:
             if handle is None or handle.is_used or to is None:
                 return call(waitable, *args, **kwargs)
             stream = self._torch.cuda.current_stream(handle.pending.begin.device)
-            before = to.communication.begin_call(stream)
+            before = to.communication.event_on(stream)
             result = call(waitable, *args, **kwargs)
             if not handle.is_used:
                 handle.is_used = True

@@ -46,7 +46,7 @@ class Calls:
 
     def called(self, began_ns: int) -> None: ...
 
-    def begin_call(self, stream: Any) -> Any:
+    def event_on(self, stream: Any) -> Any:
         return None if stream == "capturing" else "event"
 
     def communicated(self, call: Any, begin: Any = None, stream: Any = None, ending: Ending = Ending.SEEN) -> None:

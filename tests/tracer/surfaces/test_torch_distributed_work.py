@@ -30,7 +30,7 @@ class Notes:
         self.given_up: list[PendingCollective] = []
         self.communication = self
 
-    def begin_call(self, stream: str) -> str:
+    def event_on(self, stream: str) -> str:
         self.begun += 1
         return stream
 
