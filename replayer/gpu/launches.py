@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from replayer.cost_model.copy_costs import Copy, CopyCosts
 from replayer.gpu.current_streams import CurrentStreams
-from replayer.memory.op_rows import OpRows
+from replayer.memory.op_rows import PER_OP, OpRows
 from replayer.op_signature import OpSignature
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.host_threads import Caller, HostThread
@@ -141,7 +141,7 @@ class ScriptLaunches(LaunchPath):
         self.op_rows = OpRows(self.pending)
         self._devices = current.devices
         self._timeline = simulator.timeline
-        self._batch = 3 if simulator.strict else 3 * _BATCH  # --strict raises at the first unknown op
+        self._batch = PER_OP if simulator.strict else PER_OP * _BATCH  # --strict raises at the first unknown op
         self._numbers: list[tuple[int, int]] = []
         self._threads_without_peer_copies: set[int] = set()
         self._in_turns: list[HostThread] | None = None  # the threads of `in_turns`
@@ -176,7 +176,7 @@ class ScriptLaunches(LaunchPath):
             if self._in_turns is not None and not self.takes_turns:
                 return  # for example a DataLoader's pinning thread
             pending, timeline = self.pending, self._timeline
-            row, count = timeline.host_rows, len(pending) // 3
+            row, count = timeline.host_rows, len(pending) // PER_OP
             timeline.ranges.assign_rows(row, count)
             if pending:
                 while noted := pending[:]:
@@ -226,7 +226,7 @@ class ScriptLaunches(LaunchPath):
                 if len({id(caller.stream) for caller in callers}) == 1:
                     number = {id(thread): i for i, thread in enumerate(threads)}
                     order = turn_order([number.get(id(caller.thread), len(threads)) for caller in callers])
-                    self.pending[:] = [self.pending[3 * i + part] for i in order for part in range(3)]
+                    self.pending[:] = [self.pending[PER_OP * i + part] for i in order for part in range(PER_OP)]
                     if len(self._numbers) == len(order):
                         self._numbers[:] = [self._numbers[i] for i in order]
                     ranges, row = self._timeline.ranges, self._timeline.host_rows
@@ -238,7 +238,7 @@ class ScriptLaunches(LaunchPath):
         return self._in_turns is not None and self.current.known_thread() in self._in_turns
 
     def calls(self) -> int:
-        return self._timeline.host_rows + len(self.pending) // 3
+        return self._timeline.host_rows + len(self.pending) // PER_OP
 
     def work_ns(self) -> int:
         self.flush()

@@ -15,7 +15,7 @@ import numpy as np
 
 from traces.model.trace import Column
 
-_PER_OP = 3  # entries of `ScriptLaunches.pending`
+PER_OP = 3  # entries of `ScriptLaunches.pending`; see Note [Three entries per op] in gpu/launches.py
 
 
 class OpRows:
@@ -29,7 +29,7 @@ class OpRows:
         self._next_row = 0
 
     def launched_count(self) -> int:
-        return self._played + len(self._pending) // _PER_OP
+        return self._played + len(self._pending) // PER_OP
 
     def played(self, count: int, row: int, next_row: int) -> None:
         self._first, self._row, self._next_row = self._played, row, next_row

@@ -192,10 +192,10 @@ class VirtualStorage(torch.UntypedStorage):
     __repr__ = __str__
 
 
-def other_device(tensor: torch.Tensor, storage: torch.UntypedStorage) -> RuntimeError:
+def other_device(tensor: torch.Tensor, source: torch.Tensor | torch.UntypedStorage) -> RuntimeError:
     return RuntimeError(
         f'Attempted to set the storage of a tensor on device "{tensor.device}" to a storage on different device'
-        f' "{storage.device}".  This is no longer allowed; the devices must match.'
+        f' "{source.device}".  This is no longer allowed; the devices must match.'
     )
 
 

@@ -17,7 +17,7 @@ from tui.terminal import is_quiet, is_verbose
 
 _FIRST_S = 0.5  # shorter work shows no progress
 _PERIOD_S = 0.2
-_ERASE = "\r\x1b[K"
+ERASE = "\r\x1b[K"  # erases the line, which may hold a progress bar of the script
 
 
 @contextmanager
@@ -45,6 +45,6 @@ def _tick(what: str, done: threading.Event) -> None:
     wait_s = _FIRST_S
     while not done.wait(wait_s):
         wait_s = _PERIOD_S
-        print(f"{_ERASE}{what} ... {time.monotonic() - start_s:.0f} s", end="", file=sys.stderr, flush=True)
+        print(f"{ERASE}{what} ... {time.monotonic() - start_s:.0f} s", end="", file=sys.stderr, flush=True)
     if wait_s == _PERIOD_S:
-        print(_ERASE, end="", file=sys.stderr, flush=True)
+        print(ERASE, end="", file=sys.stderr, flush=True)

@@ -22,12 +22,12 @@ from traces.format.growing_file import StepCount, timeline_of
 from traces.model.trace import Trace, TraceFormatError
 from tui.formatting import count_text, counted
 from tui.running.narration import say
+from tui.running.progress import ERASE
 from tui.terminal import is_quiet
 
 _FIRST_STEP_S = 1  # interval between checks for the first step, time before the first step does not count
 _LOOK_S = (10, 20, 30, 60)  # intervals between printed lines, the last interval repeats
 _STEPS_OPTION = re.compile(r"--(?:max[-_]|num[-_])?(?:steps|iters|iterations)(?:=(\d+))?$")
-_ERASE = "\r\x1b[K"  # erases the line, which may hold a progress bar of the script
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def _print_progress(folder: Path, pid: int, expected: int | None, done: threadin
             return  # the folder is gone, or the timeline has a problem that the replay reports at its end
         if before[0] and now[0] > before[0]:
             text = progress_text(now[0], expected, (now[0] - before[0]) / (now[1] - before[1]))
-            sys.stderr.write(_ERASE)
+            sys.stderr.write(ERASE)
             say(text)
             lines += 1
         if now[0] > before[0]:

@@ -29,6 +29,7 @@ from replayer.state import computing
 from replayer.tensor.generators import is_random, require_device
 from replayer.tensor.planning.deterministic import alert_not_deterministic, filling
 from replayer.tensor.planning.mixed_dtypes import batch_norm_by_cudnn, require_dtypes
+from replayer.tensor.storage import other_device
 from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import Kwargs, Op, TorchAny, TorchFunction
 
@@ -422,11 +423,7 @@ def _mode(operands: _Operands) -> Mixed:
 
 
 def _set(operands: _Operands) -> None:
-    here, there = operands.values["self"].device, operands.values["source"].device
-    raise RuntimeError(
-        f'Attempted to set the storage of a tensor on device "{here}" to a storage on different device "{there}".  This is no'
-        " longer allowed; the devices must match."
-    )
+    raise other_device(operands.values["self"], operands.values["source"])
 
 
 def _pack(operands: _Operands) -> None:

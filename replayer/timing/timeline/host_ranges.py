@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from replayer.memory.op_rows import PER_OP
 from traces.model.trace import NONE, Column, HostKind
 
 NAMED = 1 << 16  # above the number of pending ops; small integers are faster to add
-
-_PER_OP = 3
 
 
 class _ThreadMarks:
@@ -78,7 +77,7 @@ class _RangeMarks:
         pending = np.where(flat < 0, ~flat, flat % NAMED)
         until, row, ops = assigned.T
         count = np.diff(until, prepend=0)
-        op = np.repeat(row, count) + np.minimum(pending // _PER_OP, np.repeat(ops, count))
+        op = np.repeat(row, count) + np.minimum(pending // PER_OP, np.repeat(ops, count))
         depth = np.cumsum(np.where(name > 0, 1, -1))
         lowest = np.minimum.accumulate(np.minimum(depth, 0))
         kept = np.diff(lowest, prepend=0) == 0

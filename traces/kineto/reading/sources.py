@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
-from traces.kineto.reading.text import BYTES_PER_CHARACTER, decompressed, read_bytes
+from traces.kineto.reading.text import BYTES_PER_CHARACTER, GZIP_MAGIC, decompressed, read_bytes
 from traces.model.trace import TraceImportError
 
 _SUFFIXES = (".json", ".json.gz")
-_GZIP_MAGIC = b"\x1f\x8b"
 _ZIP_MAGIC = b"PK\x03\x04"
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 
@@ -29,7 +28,7 @@ def holds_several(path: Path) -> bool:
 def is_profiler_recording(path: Path) -> bool:
     """Return True if the path may be a profiler recording: a folder, an archive, a gzip file or a JSON file."""
     head = _head(path).removeprefix(b"\xef\xbb\xbf").lstrip()
-    return holds_several(path) or head.startswith((b"{", b"[", _GZIP_MAGIC))
+    return holds_several(path) or head.startswith((b"{", b"[", GZIP_MAGIC))
 
 
 class Source(NamedTuple):
@@ -79,7 +78,7 @@ def _is_zip(path: Path) -> bool:
 
 def _is_tar(path: Path) -> bool:
     head = _head(path)
-    if head.startswith(_GZIP_MAGIC):
+    if head.startswith(GZIP_MAGIC):
         try:
             head = zlib.decompressobj(wbits=31).decompress(head, 1 << 10)
         except zlib.error:

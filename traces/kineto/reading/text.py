@@ -29,7 +29,7 @@ from traces.kineto.reading.pieces import Digest, parse_in_pieces
 from traces.model.trace import TraceImportError
 from traces.names.profiler_json import ProfilerJson
 
-_GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _CHUNK_BYTES = 1 << 16
 _WINDOW_CHARS = 1 << 16
@@ -92,12 +92,12 @@ def read_bytes(path: Path, problems: Counter[str]) -> bytes:
 
 def decompressed(data: bytes, problems: Counter[str]) -> bytes:
     """Decompress gzip data, up to the first damaged byte. Raises TooLarge if the result needs too much memory."""
-    if not data.startswith(_GZIP_MAGIC):
+    if not data.startswith(GZIP_MAGIC):
         return data
     limit = UnpackLimit.of(len(data))
     pieces: list[bytes] = []
     size_bytes = 0
-    while data.startswith(_GZIP_MAGIC):
+    while data.startswith(GZIP_MAGIC):
         member = zlib.decompressobj(wbits=31)
         for begin in range(0, len(data), _CHUNK_BYTES):
             chunk = data[begin : begin + _CHUNK_BYTES]
