@@ -57,9 +57,8 @@ class RegionGraph:
         self._region = region
         # `_BoxedCodeGen` frees each input after its last use.
         graph.graph.set_codegen(_BoxedCodeGen())
-        if not computing():
-            fuse_attention(graph.graph)
-            _keep_constants(graph.graph)
+        fuse_attention(graph.graph)
+        _keep_constants(graph.graph)
         graph.recompile()
         _LazyGraphModule.force_recompile(graph)  # otherwise, each run would also be a call of a module
         self._run: Callable[[list[TorchAny]], TorchAny] = graph.forward

@@ -176,6 +176,41 @@ def test_computed_values_decide_output_sizes_and_shared_memory_works(tmp_path: P
     assert refused.startswith("NotEmulated aten::_flash_attention_forward with alibi_slopes")
 
 
+COMPILED_ATTENTION = """
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+# Equal scores: row i of causal attention is the mean of 0 ... i, which is i / 2.
+size = 256
+rows = torch.arange(float(size), device="cuda")
+q, v = torch.zeros(1, 1, size, 16, device="cuda"), rows.expand(1, 1, 16, size).mT.contiguous().requires_grad_()
+mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, size, size)
+above = torch.tensor([0.0], device="cuda")  # a score modification that reads a tensor
+attention = lambda v: flex_attention(q, q, v, lambda s, b, h, i, j: s + above[h], mask)
+attend = torch.compile(lambda v: attention(v) * torch.tensor([2.0], device="cuda"))
+before = torch.cuda.max_memory_allocated()
+out = attend(v)
+print(torch.allclose(out[0, 0, :, 0], rows))
+out.sum().backward()
+print(torch.allclose(v.grad[0, 0, -2:, 3], 2 * torch.tensor([1 / 255 + 1 / 256, 1 / 256], device="cuda")))
+print(torch.cuda.max_memory_allocated() - before < size * size * 4)  # no matrix of scores
+values, graph = v.detach().clone(), torch.cuda.CUDAGraph()
+with torch.no_grad():
+    attend(values)
+    with torch.cuda.graph(graph):
+        captured = attend(values)
+values.mul_(3)
+graph.replay()
+print(torch.allclose(captured[0, 0, :, 0], 3 * rows))
+"""
+
+
+def test_compiled_flex_attention_is_computed_as_one_kernel_also_in_a_captured_graph(tmp_path: Path, trace: Path) -> None:
+    done = _replay(trace, "compute", _script(tmp_path, COMPILED_ATTENTION))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True"] * 4
+
+
 def test_an_unrecorded_size_raises_an_error_with_advice_if_assumptions_are_off(tmp_path: Path, trace: Path) -> None:
     done = _replay(trace, "constant", _script(tmp_path, "import torch\nx = torch.rand(9, device='cuda')\nx[x > 0.5]\n"))
     assert done.returncode == 1

@@ -60,17 +60,17 @@ _LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}
 class ComputedCopies(Copies):
     def _carry_values(self, target: TorchAny, source: TorchAny) -> None:
         into = payload_of(target)
-        _now_or_at_replays(partial(into.copy_, payload_of(source)), into, target.tensor_meta.index)
+        now_or_at_replays(partial(into.copy_, payload_of(source)), [into], target.tensor_meta.index)
 
     def _to_device(self, target: TorchAny, source: torch.Tensor, non_blocking: bool) -> None:
         into, kept = payload_of(target), target.allocation.known
         super()._to_device(target, source, non_blocking)
         target.allocation.known = kept
-        _now_or_at_replays(partial(into.copy_, source.detach()), into, target.tensor_meta.index)
+        now_or_at_replays(partial(into.copy_, source.detach()), [into], target.tensor_meta.index)
 
     def _to_host_memory(self, target: torch.Tensor, values: torch.Tensor | float | int | bool, device: int) -> None:
         copy = super()._to_host_memory
-        _now_or_at_replays(lambda: copy(target, values, device), target, device)
+        now_or_at_replays(lambda: copy(target, values, device), [target], device)
 
 
 class ComputedReads(HostReads):
@@ -102,12 +102,13 @@ def _in_capture(capture: GraphCapture, compute: Callable[[], TorchAny], written:
     return compute()
 
 
-def _now_or_at_replays(compute: Callable[[], object], written: torch.Tensor, device: int) -> None:
+def now_or_at_replays(compute: Callable[[], object], written: list[torch.Tensor], device: int) -> None:
+    """Call `compute`, which writes to the payloads `written`. If a CUDA graph is being captured, each replay calls it again."""
     capture = _capturing(device)
     if capture is None:
         compute()
     else:
-        _in_capture(capture, compute, [written])
+        _in_capture(capture, compute, written)
         capture.add_computation(compute)
 
 
