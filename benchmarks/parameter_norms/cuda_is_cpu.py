@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections import defaultdict
 from functools import wraps
@@ -57,12 +58,27 @@ def without_numbers(given: Any) -> Any:
     return words(given) if isinstance(given, dict) else tuple(CPU if type(one) is int else on_cpu(one) for one in given)
 
 
+def uncompiled(function: Any = None, **_options: Any) -> Any:
+    """Replace `torch.compile`, because Inductor has no gradients of FlexAttention on the CPU."""
+    return (lambda given: given) if function is None else function
+
+
 class Event:
     """An event that is complete as soon as the script records it, because operations on the CPU are synchronous."""
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         self.record = self.wait = self.synchronize = lambda *_args: None
         self.query, self.elapsed_time = lambda: True, lambda _end: 1.0
+
+
+def divide_before_sum(set_factor: Any) -> Any:
+    """Make FSDP divide gradients itself, because gloo cannot multiply and sum them in one operation."""
+
+    def set_both(module: Any, factor: float) -> None:
+        set_factor(module, factor)
+        module.set_force_sum_reduction_for_comms(True)
+
+    return set_both
 
 
 def normalize_over_ranks(norm: Any, given: Any) -> Any:
@@ -96,7 +112,10 @@ def install() -> None:
     for owner in (*owners, torch.autocast, torch.amp.GradScaler):
         replace(owner, "__init__", words)
     replace(torch, "load", words)
+    torch.compile = uncompiled  # type: ignore[assignment]
     replace(device_mesh, "init_device_mesh", words)
+    sharded: Any = fsdp.FSDPModule
+    sharded.set_gradient_divide_factor = divide_before_sum(sharded.set_gradient_divide_factor)
     dist.init_device_mesh = device_mesh.init_device_mesh
     dist.get_default_backend_for_device = lambda device: "gloo"
     replace(torch.nn.Module, "to", without_numbers)
@@ -109,6 +128,7 @@ def install() -> None:
         setattr(cuda, name, lambda *_args, **_kwargs: None)
     cuda.is_available, cuda.current_device = lambda: True, lambda: 0
     cuda.is_bf16_supported = lambda *_args, **_kwargs: True
+    cuda.is_current_stream_capturing = lambda: False
     cuda.get_device_name, cuda.get_device_capability = lambda *_args: "CPU", lambda *_args: (6, 0)
     card = SimpleNamespace(name="CPU", total_memory=2**34, major=6, minor=0, multi_processor_count=1)
     cuda.get_device_properties, cuda.memory_stats = lambda *_args: card, lambda *_args: defaultdict(int)
@@ -116,6 +136,8 @@ def install() -> None:
     cuda.set_rng_state = lambda state, *_args: torch.set_rng_state(state)
     cuda.Event, cuda.Stream, cuda.stream = Event, torch.cpu.Stream, torch.cpu.stream
     cuda.current_stream = cuda.default_stream = torch.cpu.current_stream
+    attention: Any = importlib.import_module("torch.nn.attention.flex_attention")
+    attention._validate_device = lambda *_args: None  # PyTorch rejects gradients of FlexAttention on the CPU
     torch.backends.cuda.enable_flash_sdp(False)  # DTensor has no rule for the CPU's fused attention
     accelerator.current_device_index = lambda: 0
     accelerator.set_device_index = lambda *_args: None

@@ -1,6 +1,7 @@
 """Writes the norm of each parameter after the first optimizer steps of any program that has this folder on PYTHONPATH.
 
-Each rank appends one JSON line per step to the file `RANK.jsonl` in the folder that PARAMETER_NORMS names.
+Each rank appends one JSON line per step to the file `RANK.jsonl` in the folder that PARAMETER_NORMS names. With SAME_START=1,
+the initial values of matrices do not depend on the device.
 """
 
 from __future__ import annotations
@@ -86,6 +87,19 @@ def dropout_of(torch: Any) -> Callable[..., Any]:
     return dropout
 
 
+def start(module: Any, _args: Any) -> None:
+    """Give all matrices new values before the first forward pass, because DTensor draws other numbers on GPUs than on CPUs."""
+    import torch
+
+    with torch._C.DisableTorchFunction():  # not an operation of the program, which a mode of the program might reject
+        for number, parameter in enumerate(module.parameters()):
+            if parameter.dim() > 1 and not hasattr(parameter, "has_same_start"):
+                own = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+                drawn = torch.randn(own.shape, generator=torch.Generator().manual_seed(number), device="cpu")
+                own.detach().copy_(drawn * 0.02)
+                parameter.has_same_start = True
+
+
 def begin(torch: Any) -> None:
     """Make programs that set no seed repeatable. If the environment variable CUDA_IS_CPU is set, programs for GPUs run on the
     CPU."""
@@ -94,6 +108,8 @@ def begin(torch: Any) -> None:
     for name in ("rand", "randn", "randint"):
         setattr(torch, name, on_host(torch, getattr(torch, name)))
     torch.nn.functional.dropout = dropout_of(torch)
+    if os.environ.get("SAME_START"):
+        torch.nn.modules.module.register_module_forward_pre_hook(start)
     if os.environ.get("CUDA_IS_CPU"):
         importlib.import_module("cuda_is_cpu").install()
 
