@@ -20,6 +20,7 @@ from functools import partial
 
 import torch
 
+from replayer.cuda_error import SINCE_2_14
 from replayer.op_signature import OpSignature
 from replayer.state import STATE, before_sync, gpu
 from replayer.tensor.allocation import Uniform
@@ -154,7 +155,8 @@ _READS: dict[Op, _Reads] = {
     aten.histc.default: _finds_limits,
     aten.isin.Tensor_Tensor: _removes_duplicates,
     aten.segment_reduce.default: _checks_lengths,
-    **dict.fromkeys((aten.normal.Tensor_Tensor, aten.normal.float_Tensor), _has_virtual),
+    # PyTorch 2.14 checks the standard deviations on the GPU (CHECK_NORMAL_TENSOR_STD in ATen/native/DistributionTemplates.h)
+    **({} if SINCE_2_14 else dict.fromkeys((aten.normal.Tensor_Tensor, aten.normal.float_Tensor), _has_virtual)),
     **{getattr(aten, name).default: _has_elements for name in _DECOMPOSED if hasattr(aten, name)},
     aten.linalg_pinv.atol_rtol_tensor: _has_elements,
     **dict.fromkeys((op.default for op in _STATUS), _has_virtual),
