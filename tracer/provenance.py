@@ -60,6 +60,7 @@ class ProcessFacts:
         self._loader_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._oom_text: str | None = None
         self._cublas_bytes: int | None = None
+        self._cleared_workspaces = False
         self._versions: dict[str, Json] = {}  # empty until the script has used the GPU
         self._version = _own_version()  # looked up once, because the lookup reads files and the header is written often
         self._base = {
@@ -154,7 +155,12 @@ class ProcessFacts:
                 outside_bytes = max(total_bytes - free_bytes - cuda.memory_reserved(device.index), 0)
                 self.devices[row] = replace(device, outside_bytes=outside_bytes)
         if self.devices:
-            self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
+            held_bytes = access.attempt(self._kept_workspace_bytes)
+            self._cublas_bytes = held_bytes or (None if self._cleared_workspaces else held_bytes)
+
+    def workspaces_cleared(self) -> None:
+        """The script frees the cuBLAS workspaces. If none is held at the end, it is unknown whether cuBLAS keeps workspaces."""
+        self._cleared_workspaces = True
 
     def read_peaks(self, access: DeviceAccess) -> None:
         for row, device in enumerate(self.devices):

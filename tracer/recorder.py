@@ -164,6 +164,9 @@ class Recorder:
     def memory_peak_resets(self) -> None:
         self._facts.read_peaks(self._access)
 
+    def workspaces_cleared(self) -> None:
+        self._facts.workspaces_cleared()
+
     @counted_as_cost
     def add_result_size(self, op: str, searched: Shape, size: int) -> None:
         self.steps.found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))

@@ -40,8 +40,12 @@ def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bo
         return False
     if not len(events):
         return None
-    after = events.time_ns > host.end_ns[products].min() if len(products) else slice(None)
-    if len(np.unique(events.device)) == 1 and (events.allocated_bytes[after] < min(sizes_bytes)).any():
+    between = np.ones(len(events), dtype=bool)
+    if len(products):
+        between = events.time_ns > host.end_ns[products].min()
+    if len(products) > 1:  # the script may free the workspaces when it ends
+        between &= events.time_ns <= host.end_ns[products].max()
+    if len(np.unique(events.device)) == 1 and (events.allocated_bytes[between] < min(sizes_bytes)).any():
         return False
     if not len(products):
         return None

@@ -156,6 +156,17 @@ def test_the_size_of_a_workspace_depends_on_the_architecture(
     assert facts.machine().cublas_bytes == workspace_bytes
 
 
+@pytest.mark.parametrize(("again_bytes", "held_bytes"), [(0, None), (USUAL_WORKSPACE_BYTES, USUAL_WORKSPACE_BYTES)])
+def test_workspaces_that_the_script_frees_do_not_show_that_cublas_keeps_none(again_bytes: int, held_bytes: int | None) -> None:
+    """PyTorch Lightning frees all workspaces at the end. After that, a script may compute another matrix product."""
+    recorded: Any = FakeTorch(cublas_bytes=again_bytes)
+    facts = ProcessFacts(recorded, 0, RecordConfig())
+    facts.device_row(0)
+    facts.workspaces_cleared()
+    facts.at_end(DeviceAccess(recorded.cuda, (), Profiles()))
+    assert facts.machine().cublas_bytes == held_bytes
+
+
 def test_workspaces_are_unknown_while_the_script_records_the_memory_history() -> None:
     recorded: Any = FakeTorch(cublas_bytes=USUAL_WORKSPACE_BYTES)
     recorded._C._cuda_isHistoryEnabled = lambda: True

@@ -62,3 +62,14 @@ def test_no_workspace_was_kept_if_less_memory_is_allocated_than_it_needs(allocat
     trace.memory.time_ns[:] = 10_031 * US
     trace.memory.allocated_bytes[:] = allocated_bytes
     assert keeps_workspaces(trace, 0, frozenset({USUAL})) is kept
+
+
+@pytest.mark.parametrize(("after_us", "kept"), [(60, None), (35, False)])
+def test_memory_after_the_last_of_several_products_does_not_count(after_us: int, kept: bool | None) -> None:
+    """GIVEN products that end at 30 and 50 us WHEN the memory is freed at 60 us (by PyTorch Lightning) or 35 us."""
+    products = [Op("aten::mm", start, 20, kernel=(start + 10, 5)) for start in (10, 30)]
+    trace = make_recording([("forward", 0, 100)], products)
+    trace.machines[0] = Machine(torch="2.13.0+cu126")
+    time_ns = [(10_000 + after_us) * US]
+    trace.memory = MemoryEvents.of(thread=[0], device=[0], time_ns=time_ns, bytes=[-USUAL], allocated_bytes=[512])
+    assert keeps_workspaces(trace, 0, frozenset({USUAL})) is kept
