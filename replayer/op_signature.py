@@ -31,6 +31,11 @@ class OpSignature:
         # Copying a batch to the GPU is not part of the forward pass.
         self.phase_class = ASIDE if self.direction == "h2d" else op_class(self.op)
 
+    @property
+    def dtype(self) -> str:
+        """The dtype of the first tensor that has dimensions."""
+        return next((dtype for shape, dtype in zip(self.shapes, self.dtypes, strict=True) if shape), "")
+
 
 class KeptBySignature(dict[OpSignature, T]):
     """Caches one value per op signature. Computes missing values with `make(signature)`."""

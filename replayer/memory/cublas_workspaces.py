@@ -14,7 +14,6 @@ Note [Releases that keep workspaces]
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
 import warnings
@@ -27,7 +26,7 @@ from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.tensor_allocator import TensorAllocator
 from traces.model.machine import Machine
-from traces.names.cublas_workspace import keeps_workspaces, lt_workspace_bytes, workspace_bytes
+from traces.names.cublas_workspace import configured_bytes, keeps_workspaces, lt_workspace_bytes, workspace_bytes
 
 _in_backward = torch._C._current_graph_task_id
 
@@ -144,8 +143,8 @@ def _allocate(allocator: TensorAllocator, size_bytes: int, stream: NumberedStrea
 def _configured_bytes(text: str | None, default_bytes: int) -> int:
     if text is None:
         return default_bytes
-    pieces = re.findall(r":([0-9]+):([0-9]+)", text)
-    if not pieces:
+    own_bytes = configured_bytes(text)
+    if own_bytes is None:
         warnings.warn(f"CUBLAS_WORKSPACE_CONFIG={text} is invalid; write :SIZE_KIB:COUNT", stacklevel=2)
         return default_bytes
-    return sum((int(size) << 10) * int(count) for size, count in pieces)
+    return own_bytes

@@ -45,8 +45,7 @@ class RecordedKeys:
         return str(self._graph_of.get(row, ""))
 
     def of_signature(self, signature: OpSignature) -> MatchKeys:
-        dtype = next((dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape), "")
-        return self.of_op(signature.op, signature.shapes, dtype, signature.direction, signature.layout)
+        return self.of_op(signature.op, signature.shapes, signature.dtype, signature.direction, signature.layout)
 
     def of_op(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "", layout: str = "") -> MatchKeys:
         """Return the keys of an op. `dtype` is the op's first dtype."""

@@ -223,5 +223,4 @@ class StreamScheduler:
 
 
 def _seen(signature: OpSignature) -> tuple[tuple[tuple[int, ...], ...], str]:
-    dtype = next((dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape), "")
-    return tuple(shape for shape in signature.shapes if shape), dtype
+    return tuple(shape for shape in signature.shapes if shape), signature.dtype

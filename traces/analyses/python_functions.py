@@ -11,14 +11,14 @@ shortened, so that recordings from different machines can be compared.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from traces.analyses.modules import attributed_work
 from traces.figures.measure import begin_in_steps, enclosing, profiled_steps
-from traces.model.row_order import lists_by_key, repointed
-from traces.model.trace import NONE, Column, HostKind, Strings, Trace
+from traces.model.row_order import lists_by_key, with_texts
+from traces.model.trace import NONE, Column, HostKind, Trace
 
 _FUNCTION = re.compile(r"(?P<file>[^<>]+\.pyx?)\((?P<line>\d+)\): (?P<name>.+)$")
 _LINE = re.compile(r"\((?P<line>\d+)\): ")
@@ -167,9 +167,7 @@ def _short(path: str) -> str:
 
 def without_folders(trace: Trace) -> Trace:
     """Shorten the file paths of Python functions, because a path in a home folder contains the user's name."""
-    strings = Strings()
-    places = [strings.add(_ABSOLUTE.sub(lambda found: _short(found[0]), text)) for text in trace.strings.texts]
-    return replace(repointed(trace, {"strings": np.array([*places, NONE])}), strings=strings)
+    return with_texts(trace, (_ABSOLUTE.sub(lambda found: _short(found[0]), text) for text in trace.strings.texts))
 
 
 def _of_all_callers(calls: Column, weights: list[Column], caller: Column, function: Column, functions: int) -> Column:

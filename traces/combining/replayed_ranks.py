@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from traces.combining.merge import merge_ranks
-from traces.format.growing_file import Follower
+from traces.format.growing_file import Follower, timeline_files
 from traces.format.trace_file import load
 from traces.model.intervals import containing
 from traces.model.row_order import in_order, new_positions, repointed
@@ -49,9 +49,8 @@ def with_node_numbers(trace: Trace) -> Trace:
 
 def timelines_in(folder: Path, *, are_complete: bool = True) -> dict[int, Trace]:
     """Return a dictionary from process ids to the traces of a replay's processes. Raises TraceError."""
-    files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     read = _whole if are_complete else _so_far
-    return {int(file.stem.removeprefix("replay-")): with_node_numbers(read(file)) for file in files}
+    return {int(file.stem.removeprefix("replay-")): with_node_numbers(read(file)) for file in timeline_files(folder)}
 
 
 def _whole(file: Path) -> Trace:

@@ -20,7 +20,7 @@ import numpy as np
 
 from traces.comparison.changed_ops import kernel_key, op_key, replaced_work
 from traces.comparison.thresholds import SAME_KERNEL_NS, SAME_KERNEL_SHARE
-from traces.figures.measure import launch_phases, launch_steps, launch_time_ns, op_of, work_rows
+from traces.figures.measure import launch_phases, launch_steps, op_of, work_in_launch_order
 from traces.model.trace import NONE, Column, Trace, parse_shapes
 from traces.names.equivalent_ops import distinct_shapes
 
@@ -207,9 +207,7 @@ class _LaunchedWork:
 
     @classmethod
     def of(cls, trace: Trace, steps: Sequence[int], texts: dict[object, int]) -> _LaunchedWork:
-        rows = work_rows(trace)
-        rows = rows[np.lexsort((trace.device.start_ns[rows], launch_time_ns(trace)[rows]))]
-        rows, pair = _by_pair(trace, rows, steps)
+        rows, pair = _by_pair(trace, work_in_launch_order(trace), steps)
         strings = trace.strings
         phase, op = launch_phases(trace)[rows], op_of(trace)[rows]
         names = _numbers(strings.texts, texts)

@@ -13,11 +13,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from traces.comparison.changed_ops import named_ops, ops_in_name
 from traces.comparison.counterparts import counterparts, longest_rising
-from traces.figures.measure import launch_steps, launch_time_ns, op_of, work_rows
+from traces.figures.measure import launch_steps, op_of, work_in_launch_order
 from traces.model.trace import NONE, Column, Trace
 from traces.names.equivalent_ops import canonical_op
 
@@ -96,9 +94,9 @@ def _stretches(trace: Trace, rows: Column, is_fused: list[bool], known: set[str]
 
 
 def _in_order(trace: Trace, step: int) -> Column:
-    rows = work_rows(trace)
-    rows = rows[launch_steps(trace)[rows] == step]
-    return np.asarray(rows[np.lexsort((trace.device.start_ns[rows], launch_time_ns(trace)[rows]))])
+    rows = work_in_launch_order(trace)
+    of_step: Column = rows[launch_steps(trace)[rows] == step]
+    return of_step
 
 
 def _launching_ops(trace: Trace, rows: Column) -> list[tuple[set[str], str, int]]:

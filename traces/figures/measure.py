@@ -259,6 +259,11 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 
 
 @cached_result
+def work_in_launch_order(trace: Trace) -> Column:
+    rows = work_rows(trace)
+    return np.asarray(rows[np.lexsort((trace.device.start_ns[rows], launch_time_ns(trace)[rows]))])
+
+
 def launch_time_ns(trace: Trace) -> Column:
     """Return the launch time of each kernel. Unknown launch times are estimated, for example from the launches of other
     kernels."""

@@ -95,9 +95,14 @@ class StepCount(_Tail):
         return self._steps
 
 
+def timeline_files(folder: Path) -> list[Path]:
+    """Return the trace files of a replay's processes. The largest file is first."""
+    return sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
+
+
 def timeline_of(folder: Path, pid: int) -> Path | None:
     """Return the trace file that a replay process writes. If the process writes no trace file, return the largest trace file of
     its child processes."""
-    files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
+    files = timeline_files(folder)
     own = folder / f"replay-{pid}.msgpack"
     return own if own in files else next(iter(files), None)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from traces.model.invariants import REFERENCES
-from traces.model.trace import NONE, TABLES, Column, HostKind, HostSpans, Table, Trace
+from traces.model.trace import NONE, TABLES, Column, HostKind, HostSpans, Strings, Table, Trace
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -84,6 +84,13 @@ def with_rows(trace: Trace, rows: Mapping[str, Column]) -> Trace:
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
     """Return a copy of the trace with reordered rows and updated references between rows."""
     return _repointed(trace, {name: partial(np.asarray, place) for name, place in places.items()})
+
+
+def with_texts(trace: Trace, texts: Iterable[str | None]) -> Trace:
+    """Return a copy of the trace with other texts. `texts` has a text for each text of the trace, or None to remove it."""
+    strings = Strings()
+    places = [NONE if text is None else strings.add(text) for text in texts]
+    return replace(repointed(trace, {"strings": np.array([*places, NONE])}), strings=strings)
 
 
 def _repointed(trace: Trace, places: Mapping[str, Callable[[], Column]]) -> Trace:

@@ -32,13 +32,19 @@ def lt_workspace_bytes(release: Release | None, is_amd: bool) -> int:
     return _LT_BYTES if release in _LT_RELEASES and not is_amd else 0
 
 
+def configured_bytes(text: str) -> int | None:
+    """Return the size that a value of the environment variable CUBLAS_WORKSPACE_CONFIG gives, or None if the value is invalid.
+    ":4096:2:16:8" means two buffers of 4096 KiB and eight buffers of 16 KiB."""
+    pieces = re.findall(r":([0-9]+):([0-9]+)", text)
+    return sum((int(size) << 10) * int(count) for size, count in pieces) if pieces else None
+
+
 def workspace_bytes(major: int, amd: str | None, release: Release | None, configured: str | None = None) -> int:
     """Return the size of one cuBLAS workspace in bytes. On AMD GPUs, `amd` is the architecture, such as "gfx942". `configured`
-    is the environment variable CUBLAS_WORKSPACE_CONFIG: ":4096:2:16:8" means two buffers of 4096 KiB and eight buffers of 16
-    KiB."""
-    pieces = re.findall(r":([0-9]+):([0-9]+)", configured or "")
-    if pieces:
-        return sum((int(size) << 10) * int(count) for size, count in pieces)
+    is the environment variable CUBLAS_WORKSPACE_CONFIG."""
+    own_bytes = configured_bytes(configured or "")
+    if own_bytes is not None:
+        return own_bytes
     if amd and amd.startswith("gfx"):  # torch gives the device name on NVIDIA GPUs
         return _ROCM_LARGE_BYTES if amd.startswith(("gfx94", "gfx95")) else _ROCM_BYTES
     is_large = major == 9 or (major in (10, 11, 12) and (release is None or release >= (2, 12)))

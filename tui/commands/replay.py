@@ -30,7 +30,7 @@ from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.launch import ChildResult, run_child
 from tui.commands.replay_library import ReplaySource, estimated_text, library_messages, source_of, source_sentences
 from tui.errors import line_for
-from tui.formatting import counted, share_text
+from tui.formatting import counted
 from tui.memory_sizes import parse_sizes
 from tui.options import ReplayOptions
 from tui.outputs import require_writable, write_json
@@ -169,12 +169,11 @@ def require_whole_timeline(timelines: Mapping[int, Trace], result: ChildResult) 
 
 
 def _estimate_sentence(prediction: Prediction) -> str:
-    from tui.text.predict import error_words
+    from tui.text.predict import error_words, origins_text
 
-    shares = ", ".join(f"{origin} {share_text(share)}" for origin, share in prediction.origins.items())
     gpu = f" on {short_gpu_name(prediction.device)}" if prediction.conditions.gpu else ""
     host = f" with a host {prediction.conditions.host_speed:g} times as fast" if prediction.conditions.host_speed != 1 else ""
-    return f"ESTIMATE{gpu}{host}, not recorded: {error_words(prediction)}; GPU time from {shares}"
+    return f"ESTIMATE{gpu}{host}, not recorded: {error_words(prediction)}; GPU time from {origins_text(prediction)}"
 
 
 def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> None:

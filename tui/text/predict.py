@@ -49,8 +49,7 @@ def prediction_text(
             lines.append(f"Peak allocated memory of a rank: about {size_text(of.peak_bytes)}.")
         if of.assumed:
             lines.append(f"Assumed: {of.assumed}.")
-    shares = ", ".join(f"{origin} {share_text(share)}" for origin, share in prediction.origins.items())
-    lines.append(f"GPU time by origin: {shares}.")
+    lines.append(f"GPU time by origin: {origins_text(prediction)}.")
     busy_share = prediction.busy.predicted_ns / max(prediction.step.predicted_ns, 1)
     if busy_share < MOSTLY_BUSY and prediction.parallel is None:
         busy = share_text(busy_share)
@@ -106,6 +105,10 @@ def _asked(prediction: Prediction, *, swept: bool = False) -> str:
     words += [f"with links of {of.link_gbps:g} GB/s" if of.link_gbps else ""]
     words += [f"with a host {of.host_speed:g} times as fast" if of.host_speed != 1 else ""]
     return " ".join(word for word in words if word) or "as recorded"
+
+
+def origins_text(prediction: Prediction) -> str:
+    return ", ".join(f"{origin} {share_text(share)}" for origin, share in prediction.origins.items())
 
 
 def error_words(prediction: Prediction) -> str:

@@ -25,8 +25,8 @@ from types import CodeType
 import numpy as np
 
 from traces.model.invariants import REFERENCES
-from traces.model.row_order import lists_by_key, repointed, with_rows
-from traces.model.trace import NONE, Column, HostKind, Strings, Trace
+from traces.model.row_order import lists_by_key, with_rows, with_texts
+from traces.model.trace import NONE, Column, HostKind, Trace
 from traces.names.own_packages import IN_SCRIPTS
 
 SHORT_NS = 10_000
@@ -114,9 +114,7 @@ def _without_unused_names(trace: Trace) -> Trace:
         if target == "strings":
             table, _, column = where.partition(".")
             used[getattr(getattr(trace, table), column)] = True
-    strings = Strings()
-    places = [strings.add(text) if use else NONE for text, use in zip(trace.strings.texts, used[:-1].tolist(), strict=True)]
-    return replace(repointed(trace, {"strings": np.array([*places, NONE])}), strings=strings)
+    return with_texts(trace, (text if use else None for text, use in zip(trace.strings.texts, used[:-1].tolist(), strict=True)))
 
 
 def _owner_of(call: str) -> int:
