@@ -331,7 +331,8 @@ def _launchers(*traces: Trace) -> list[Column]:
     found = [np.where(_in_graph(trace), NONE, op_of(trace)) for trace in traces]
     numbers: dict[str, int] = {}
     ops = [np.append(canonical_ops(trace, numbers), NONE) for trace in traces]
-    for trace, own, op, others in zip(traces, found, ops, [ops[1][found[1]], ops[0][found[0]]], strict=True):
+    for side in (0, 1, 0):  # an outer op found for the second trace may also contain kernels of the first trace
+        trace, own, op, others = traces[side], found[side], ops[side], ops[1 - side][found[1 - side]]
         is_shared = np.append(trace.host.kind == HostKind.OP, False) & np.isin(op, others)
         ends = copies_of_hooks(trace) | (trace.host.name == trace.strings.find("aten::to"))
         parent = np.append(np.where(ends, NONE, trace.host.earlier_parent), NONE)

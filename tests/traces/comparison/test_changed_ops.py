@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.traces.comparison.program.verdicts import verdict_of
 from tests.traces.handmade import Call, training
+from tests.traces.kineto import test_eras as eras
 from traces.comparison.changed_ops import (
     ChangeLists,
     Changes,
@@ -385,3 +387,22 @@ def test_a_change_of_kernel_times_is_listed_from_a_microsecond_and_from_the_tole
     second.device.duration_ns[:] = [15_000, 15_001]
     found = changes(first, second, np.arange(1), np.arange(1), tolerance=0.5)
     assert [one.name for one in found.kernels.longer] == ["mul_kernel"]
+
+
+def linears(direct: int) -> Trace:
+    """Return a trace of 6 linear layers, of which the first `direct` launch their kernels without `aten::addmm`."""
+    events = [eras.op("ProfilerStep#1", 0, 700, cat="user_annotation")]
+    for layer in range(6):
+        at_us = 10 + 100 * layer
+        events += [eras.op("aten::linear", at_us, 60), eras.call(layer + 1, at_us + 20), eras.kernel(layer + 1, at_us + 30, 20)]
+        events += [eras.op("aten::addmm", at_us + 10, 40)] if layer >= direct else []
+    return eras.imported(events)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(0, 1), (1, 0), (2, 1), (0, 6)])
+def test_a_kernel_without_its_inner_op_does_not_make_the_other_kernels_ops_new(ours: int, theirs: int) -> None:
+    """GIVEN two traces of which one lacks the inner ops of some layers THEN all kernels are work of the outer op in both."""
+    first, second = linears(ours), linears(theirs)
+    ops = changes(first, second, np.arange(1), np.arange(1)).ops
+    assert (ops.added, ops.gone, ops.replaced, ops.longer, ops.shorter) == ([], [], [], [], [])
+    assert verdict_of(first, second)[0] is True

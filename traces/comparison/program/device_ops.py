@@ -50,13 +50,20 @@ class DeviceOp:
 
 
 def alike_nested(*traces: tuple[Trace, Column, Column], nesting: Nesting) -> list[list[DeviceOp]]:
-    known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
+    shared, known = [op for _, op, _ in traces], [_names(trace, op) for trace, op, _ in traces]
+    for side in (0, 1, 0):  # an outer op found for the second trace may also contain ops of the first trace
+        trace, op, _ = traces[side]
+        shared[side] = _shared_op(trace, op, known[1 - side], nesting)
+        known[side] |= _names(trace, shared[side])
     found = []
-    for (trace, op, step), names in zip(traces, reversed(known), strict=True):
-        shared = _shared_op(trace, op, names, nesting)
-        op, first = np.unique(shared[shared != NONE], return_index=True)
-        found.append(device_ops_of(trace, op, step[shared != NONE][first]))
+    for (trace, _, step), of in zip(traces, shared, strict=True):
+        op, first = np.unique(of[of != NONE], return_index=True)
+        found.append(device_ops_of(trace, op, step[of != NONE][first]))
     return found
+
+
+def _names(trace: Trace, ops: Column) -> set[str]:
+    return {canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[ops[ops != NONE]]).tolist()}
 
 
 def _shared_op(trace: Trace, rows: Column, names: set[str], nesting: Nesting) -> Column:
