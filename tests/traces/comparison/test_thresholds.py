@@ -37,7 +37,7 @@ _SIZES_OF_FORMATS = {
     "traces/kineto/reading/eras.py": {"_ABSOLUTE_US", "_EPOCHAL_US", "_MAX_US", "_UNIX_NS", "0.5"},
     "traces/kineto/reading/event_columns.py": {"_HUGE", "_MAX_DURATION_NS", "_MOST_OF_TID"},
     "traces/kineto/reading/event_rows.py": {"ABSENT"},
-    "traces/kineto/reading/groups.py": {"_CLOCK_EVENTS", "_PIDS_PER_RANK"},
+    "traces/kineto/reading/groups.py": {"_PIDS_PER_RANK"},
     "traces/kineto/reading/sources.py": {"_TAR_MAGIC_AT"},
     "traces/kineto/reading/text.py": {"_WINDOW_CHARS"},
     "traces/kineto/spans/spans.py": {"_LONGEST_WINDOW_US", "_SYNC_ROWS"},
