@@ -148,7 +148,8 @@ def _require_no_cpu_library(func: Op) -> None:
 def has_kernel_of_script(func: Op, key: str) -> bool:
     """Return True if Python code registered a kernel with `torch.library`. Compiled packages for the CPU also have kernels for
     CUDA in their builds for GPUs, but a script's kernels are the same everywhere."""
-    return f"{func.namespace}/{func._name.partition('::')[2]}/{key}" in torch.library._impls
+    kept = f"{func.namespace}/{func._name.partition('::')[2]}/{key}"
+    return func.namespace != "prims" and kept in torch.library._impls  # PyTorch's own ops in Python
 
 
 def _no_kernel(func: Op, key: str, keys: Iterable[str]) -> NotImplementedError:
