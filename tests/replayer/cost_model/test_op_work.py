@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from replayer.cost_model.constants import ELEMENTWISE_COLUMNS, PICTURE_CHANNELS
 from replayer.cost_model.op_work import op_work
+from traces.names.equivalent_ops import canonical_op
 
 SIZES = st.integers(1, 9)
 PRODUCTS = st.sampled_from(["mm", "addmm", "linear", "matmul", "bmm", "baddbmm"])
@@ -140,3 +143,49 @@ def test_an_op_without_elements_moves_nothing(shapes: tuple[tuple[int, ...], ...
     for op in ("relu", "add", "softmax", "sort"):
         (work,) = op_work(op, shapes)
         assert work.flops == 0 and work.size_bytes <= 8 and min(work.sizes) >= 0
+
+
+class Calls(TorchDispatchMode):
+    """Stores the first call of each op: the number of input tensors, the bytes of inputs and result, and the inputs' shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: dict[str, tuple[int, int, tuple[tuple[int, ...], ...]]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        inputs = [value for value in args if isinstance(value, torch.Tensor)]
+        if isinstance(result, torch.Tensor):
+            name = canonical_op(func.__name__)
+            self.made.setdefault(name, (len(inputs), sum(of.nbytes for of in inputs) + result.nbytes, shapes_of(*inputs)))
+        return result
+
+
+_OF_ONE: tuple[Callable[..., torch.Tensor], ...] = (
+    F.relu, F.gelu, F.silu, F.hardtanh, F.hardswish, F.leaky_relu, torch.tanh, torch.sigmoid, torch.exp, torch.log, torch.sqrt,
+    torch.rsqrt, torch.neg, torch.abs, torch.erf, torch.sin, torch.cos, torch.square, torch.reciprocal, torch.clone,
+    lambda x: x.pow(2), lambda x: x.clamp(0, 1),
+)  # fmt: skip
+_OF_TWO: tuple[Callable[..., torch.Tensor], ...] = (
+    torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.minimum, torch.rsub,
+    lambda x, y: torch.lerp(x, y, 0.5), lambda x, y: torch.addcmul(x, y, y), lambda x, y: torch.addcdiv(x, y, y),
+)  # fmt: skip
+
+
+def test_elementwise_ops_and_their_gradients_move_the_bytes_of_torchs_tensors() -> None:
+    """An op on one tensor is of another kind than an op on several tensors. PyTorch's gradients of activations are such ops."""
+    calls = Calls()
+    for function, count in ((of, count) for functions, count in ((_OF_ONE, 1), (_OF_TWO, 2)) for of in functions):
+        tensors = [torch.rand(4, ELEMENTWISE_COLUMNS, requires_grad=True) for _ in range(count)]
+        with calls:
+            function(*tensors).sum().backward()
+    expected = set(
+        "relu gelu silu hardswish leaky_relu tanh sigmoid exp log sqrt rsqrt neg abs erf sin cos reciprocal clone pow hardtanh"
+        " clamp add sub mul div maximum minimum rsub lerp addcmul addcdiv".split()
+    )
+    backward = {f"{name}_backward" for name in "gelu silu hardswish tanh sigmoid threshold hardtanh".split()}
+    assert expected | backward <= calls.made.keys()
+    for name in expected | backward:
+        tensors_read, moved, shapes = calls.made[name]
+        (work,) = op_work(name, shapes)
+        assert (work.kind, work.size_bytes) == ("elementwise1" if tensors_read == 1 else "elementwise", moved), name
