@@ -1,3 +1,4 @@
+# mypy: allow-untyped-calls
 """The FLOPs and bytes of ops: against torch's own FLOP counter, and against the tensors of the op."""
 
 from __future__ import annotations

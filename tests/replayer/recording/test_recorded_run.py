@@ -7,7 +7,7 @@ import torch
 
 from replayer.recording.recorded_run import RecordedRun
 from tests.replayer.recordings import Op, RecordedPhases, recording_of
-from traces.model.trace import NONE, StepKind
+from traces.model.trace import NONE, DeviceKind, StepKind
 from tui.commands.replay_library import trace_of_card
 
 FORWARD: RecordedPhases = [("forward", 0, 20)]
@@ -69,3 +69,11 @@ def test_estimates_use_the_tf32_settings_of_the_script() -> None:
     finally:
         torch.set_float32_matmul_precision("highest")
     assert changed[0] < default[0] / 3 and changed[1] > 2 * default[1]
+
+
+def test_the_shortest_kernels_decide_the_floor_of_estimates_and_shorter_copies_do_not() -> None:
+    """GIVEN 100 kernels of 2 us and 100 copies of 1 us."""
+    ops = [Op("aten::mm" if n % 2 else "aten::copy_", 10 * n, 5, kernel=(10 * n + 2, 2 if n % 2 else 1)) for n in range(200)]
+    trace = recording_of([(StepKind.STEADY, [("forward", 0, 2_000)], ops)])
+    trace.device.kind[trace.device.duration_ns == 1_000] = DeviceKind.MEMCPY
+    assert RecordedRun(trace).costs.floor_ns == 2_000
