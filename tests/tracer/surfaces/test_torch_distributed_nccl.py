@@ -61,7 +61,8 @@ def recorded(
     monkeypatch: pytest.MonkeyPatch, name: str, result: Any, group: Group, given: str = "tensor", stream: str = "stream",
     collecting: bool = False, args: tuple[Any, ...] = (),
 ) -> tuple[Calls, list[Any]]:  # fmt: skip
-    """Call a collective with GPU tensors. Return the recorded calls, and the Work objects whose waits are recorded."""
+    """Call a collective with GPU tensors. Return the recorded calls, and the Work objects whose waits are recorded. If `result`
+    is a function, the collective calls it with the wrappers, so that the function can call other collectives."""
     to, watched = Calls(), []
     monkeypatch.setattr(torch_distributed, "recorder", lambda: to)
     works = SimpleNamespace(watch=lambda works, pending: watched.extend(works))
@@ -74,7 +75,7 @@ def recorded(
     wrappers = torch_distributed._CollectiveWrappers(SimpleNamespace(distributed=dist, cuda=cuda))
 
     def all_reduce(tensor: Any = None, group: Any = None, p2p_op_list: Any = None) -> Any:
-        return result
+        return result(wrappers) if callable(result) else result
 
     wrappers.recorded(all_reduce, name, given)(*args)
     PATCHES.undo()
@@ -135,3 +136,24 @@ def test_point_to_point_operations_are_recorded_with_their_total_bytes(
     to, _ = recorded(monkeypatch, "batch_isend_irecv", [Work() for _ in sizes], group, args=(None, None, operations))
     ((call, *_),) = to.notes
     assert (call[2], call[5]) == ("2" if sizes else "1", size_bytes)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "inner", "size_bytes"),
+    [
+        ("all_reduce", "tensor", "tensor", 24),
+        ("all_gather_object", "", "tensor", 8),
+        ("all_gather_object", "", "", NONE),  # a barrier
+    ],
+)
+def test_a_collective_inside_another_counts_only_if_the_outer_one_has_no_input(
+    name: str, given: str, inner: str, size_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call_another(wrappers: Any) -> None:
+        def inside(tensor: Any = None, group: Any = None) -> None: ...
+
+        wrappers.recorded(inside, "all_gather", inner)(tensor(2))
+
+    to, _ = recorded(monkeypatch, name, call_another, Group(), given=given, args=(tensor(),))
+    ((call, *_),) = to.notes
+    assert (call[0], call[5]) == (name, size_bytes)
