@@ -159,8 +159,9 @@ def _accumulation(comparison: Comparison, *steps_ns: int) -> Iterator[str]:
 def _data_parallel(comparison: Comparison) -> Iterator[str]:
     copies = [_stage_times(part) for name, part in comparison.parts.items() if not name.startswith("parallel_apply")]
     totals = [sum(ns for ns in of if ns is not None) for of in zip(*copies, strict=True)]
-    if any(totals):
-        names = " and ".join(f"{_ms(ns)} of a step in {name}" for name, ns in zip("AB", totals, strict=True) if ns)
+    of_several = [(name, ns) for name, ns, gpus in zip("AB", totals, comparison.gpus, strict=False) if ns and gpus > 1]
+    if of_several:
+        names = " and ".join(f"{_ms(ns)} of a step in {name}" for name, ns in of_several)
         yield f"The copies of nn.DataParallel between the GPUs take {names}, including waits."
 
 

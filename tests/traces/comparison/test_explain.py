@@ -56,6 +56,19 @@ def test_explain_finds_the_published_reasons_for_the_slowdown_on_two_gpus() -> N
     assert abs(sum(reason.delta_ns for reason in phases) - found.delta_ns) <= 0.002 * 776_000_000 * 5
 
 
+def test_nn_dataparallel_on_one_gpu_copies_nothing_between_gpus() -> None:
+    """GIVEN two traces of two GPUs WHEN all work of one or both is on one GPU. Its stages take time on the host only."""
+
+    def copies(*gpus: int) -> list[str]:
+        two = load(find("p100x2-no-cudnn"))
+        comparison = replace(compare(two, two), gpus=Both(*gpus))
+        return [text for text in explain(comparison).summary if "nn.DataParallel" in text]
+
+    assert copies(1, 1) == []
+    sentence = "The copies of nn.DataParallel between the GPUs take 29.3 ms of a step in {}, including waits."
+    assert copies(1, 2) == [sentence.format("B")] and copies(2, 1) == [sentence.format("A")]
+
+
 def test_a_kernel_that_takes_no_time_in_one_trace_is_not_called_new() -> None:
     timed, untimed = training(), training()
     untimed.device.duration_ns[:] = 0
