@@ -8,6 +8,7 @@ Files are written under a temporary name, so an interrupted command leaves no in
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import json
@@ -25,14 +26,27 @@ class TraceOutputError(OSError):
     """Raised if the name of an output file has the wrong ending."""
 
 
+_IN_ASCII = {"µ": "u", "±": "+-", "→": "->", "…": "~", "≤": "<=", "✓": "yes", "·": ".", **dict.fromkeys("▁▂▃▄▅▆▇█", "#")}
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    """Return a replacement for characters that the terminal's encoding lacks, and the position after them."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    known = (_IN_ASCII.get(char) or char.encode("ascii", "backslashreplace").decode("ascii") for char in missing)
+    return "".join(known), error.end
+
+
 def open_standard_streams() -> None:
     """If the shell has closed a standard stream (`trace info T >&-`), use the null device instead."""
+    codecs.register_error("trace", _replaced)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # stays open until exit
-        elif name == "stdout" and isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+        elif name != "stdin" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="trace")
 
 
 def show_text(text: str) -> None:

@@ -13,7 +13,7 @@ from traces.combining.merge import merge_ranks
 from traces.format.trace_file import save
 from tui.commands import export
 from tui.errors import line_for
-from tui.outputs import require_writable, write_json
+from tui.outputs import open_standard_streams, require_writable, write_json
 from tui.terminal import terminal_style
 
 
@@ -82,3 +82,13 @@ def test_an_export_of_many_ranks_prints_the_first_and_the_last_file_name(
         save(merge_ranks([training()] * ranks, range(ranks)), tmp_path / "t.msgpack")
         assert export.run("t.msgpack", None, Path("x.json.gz"), json=False) == 0
         assert f"wrote {files}; open it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [("ascii", b"2 us +-3 % -> \\u20ac##"), ("latin-1", b"2 \xb5s \xb13 % -> \\u20ac##"), ("utf-8", None)],
+)
+def test_a_terminal_without_a_character_shows_a_readable_replacement(encoding: str, shown: bytes | None) -> None:
+    open_standard_streams()
+    text = "2 µs ±3 % → €█▁"
+    assert text.encode(encoding, "trace") == (text.encode() if shown is None else shown)
