@@ -16,8 +16,8 @@ Note [After a backward pass]
     - an outermost module is called while gradients are enabled
     - the backward pass built a graph (`create_graph=True`), and autograd records an op, for example of a gradient penalty
     Autograd gives each recorded op a new sequence number, which the importer and the replayer compare. Many profiles contain no
-    module calls, so the importer also begins a forward pass at an op that autograd records if another backward pass follows,
-    and no module is called before it. Otherwise, an op of a metric after a backward pass would begin the forward pass.
+    module calls. In such a profile, the importer also begins a forward pass at an op that autograd records, if another backward
+    pass follows.
     The recorder compares the number only before the next backward pass or loss function, so without module calls, the forward
     pass begins at the end of the previous phase.
 

@@ -436,6 +436,22 @@ def test_a_metric_between_two_backward_passes_does_not_begin_the_second_forward_
     assert phases_of(*first, metric, *second) == [*before, ("forward", 80), ("backward", 100)]  # no module is known
 
 
+def test_a_recorded_op_between_two_backward_passes_begins_a_forward_pass_only_after_a_built_graph() -> None:
+    """GIVEN a file with a module WHEN two losses are added between two backward passes THEN the sum is in the phase "other", as
+    in the recorder. If autograd recorded an op in the first backward pass, this pass built a graph, so the sum is a forward
+    pass."""
+    module, backward = op("nn.Module: Net_0", 8, 12, cat="user_annotation"), op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)
+    first, second = [module, numbered("aten::mm", 10, 5), backward], [numbered("aten::add", 60, 7), {**backward}]
+    second[1]["ts"] = backward["ts"] + 50
+    events = first + second
+    after = op("aten::mul", 95, 2, Sequence_number=8)
+    before = [("other", 10), ("forward", 30), ("backward", 40)]
+    last = [("backward", 90), ("other", 100)]
+    assert phases_of(*events, after) == [*before, ("other", 80), *last]
+    graph = op("aten::mm", 32, 2, tid=8, Sequence_number=6)
+    assert phases_of(*events, graph, after) == [*before, ("forward", 80), *last]
+
+
 def test_the_search_for_unused_parameters_belongs_to_the_forward_pass() -> None:
     """DistributedDataParallel searches with `find_unused_parameters=True`, before the forward pass returns."""
     search = op("torch.distributed.ddp.reducer::search_unused_parameters", 16, 2)

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from itertools import pairwise
-from math import inf
 
 import numpy as np
 
@@ -63,8 +61,7 @@ def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns
         the backward pass. If the engine runs on the main thread, ops that autograd does not record, such as a sum of gradients,
         also belong to it. If the engine runs inside another phase, such as the optimizer, its events belong to that phase.
     """
-    backward_ns = [event.start_ns for event in events if event.name == "engine"]
-    forward_ns = [event.start_ns for event in events if event.goes_forward]
+    last_backward_ns = max((event.start_ns for event in events if event.name == "engine"), default=begin_ns)
     within_ns = begin_ns  # end of the latest phase that the main thread entered
     now = splitter.begin_ns = begin_ns
     run: list[StepEvent] = []
@@ -75,14 +72,6 @@ def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns
         now = min(max(now, time_ns), end_ns)
         return now
 
-    def following(times_ns: list[int], time_ns: int) -> float:
-        place = bisect_right(times_ns, time_ns)
-        return times_ns[place] if place < len(times_ns) else inf
-
-    def leads_to_backward(time_ns: int) -> bool:
-        """Return True if a backward pass follows, and no module is called before it."""
-        return following(backward_ns, time_ns) < following(forward_ns, time_ns)
-
     def feed(event: StepEvent) -> None:
         nonlocal within_ns
         if event.name not in ("", "backward", "other"):
@@ -91,7 +80,7 @@ def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns
             splitter.enter(event.name, clamped(event.start_ns))
             splitter.leave(event.name, clamped(event.end_ns), open_ended=event.name == "other")
         else:
-            goes_forward = event.goes_forward or (event.is_recorded and leads_to_backward(event.start_ns))
+            goes_forward = event.goes_forward or (event.is_recorded and event.start_ns < last_backward_ns)
             splitter.op(FORWARD if goes_forward else event.kind, clamped(event.start_ns))
 
     def flush() -> None:

@@ -116,6 +116,8 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     if 2 * np.count_nonzero(kernels) > np.count_nonzero(host.kind[tops] == HostKind.OP):  # else launches may be missing
         launches_nothing = is_outside[tops] & ~(launched[tops] | recorded | on_engine)
         omitted.update(tops[launches_nothing & strings.matching(host.name[tops], _ATEN_OPS.match)].tolist())
+    if np.any(modules != NONE):  # else only the recorded ops show where a forward pass begins
+        recorded &= _after_built_graph(host, tops, recorded, on_engine)
     forward_call = np.isin(in_module, _called_with_gradients(host, tops, in_module))
     quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
     stepping = stepping[np.argsort(host.start_ns[stepping], kind="stable")]
@@ -287,6 +289,20 @@ def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
     numbered = tops[(host.kind[tops] == HostKind.OP) & (host.sequence[tops] != NONE)]
     numbered = numbered[np.argsort(host.start_ns[numbered], kind="stable")]
     return np.asarray(numbered[:-1][np.diff(host.sequence[numbered]) > 0])
+
+
+def _after_built_graph(host: HostSpans, tops: Column, recorded: Column, on_engine: Column) -> Column:
+    """Mark the recorded ops that follow a backward pass with `create_graph=True`, with no other recorded op in between. During
+    such a backward pass, autograd also records the ops that its engine calls."""
+    # see Note [After a backward pass] in phase_rule.py
+    is_node = host.forward_thread > 0
+    builds = _above(np.flatnonzero((host.kind == HostKind.OP) & (host.sequence != NONE) & ~is_node), host)
+    built_ns = np.sort(host.start_ns[tops[on_engine & builds[tops]]])
+    rows = np.flatnonzero(recorded)
+    rows = rows[np.argsort(host.start_ns[tops[rows]], kind="stable")]
+    found = np.zeros(len(tops), bool)
+    found[rows] = np.diff(built_ns.searchsorted(host.start_ns[tops[rows]]), prepend=0) > 0
+    return found
 
 
 def _outermost_modules(host: HostSpans, strings: Strings) -> Column:
