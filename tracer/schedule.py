@@ -103,6 +103,8 @@ class Schedule:
         return self._work_windows_left > 0
 
     def kind(self, evaluation: bool) -> StepKind:
+        """Return the kind of the current step. The first steps of a run, the first training step after evaluation steps, and
+        the step in which the profiler starts are warm-up steps. `StepRecorder._kind` knows further warm-up steps."""
         if evaluation:
             return StepKind.EVALUATION
         profile = self.profile if self._end else ""

@@ -533,6 +533,8 @@ class StepRecorder:
         )
 
     def _kind(self, is_evaluation: bool, is_unlike_others: bool, has_compiled: bool) -> StepKind:
+        """Return the kind that `Schedule.kind` plans, but WARMUP for steps that compile, that capture a CUDA graph, or that the
+        profiler did not record completely."""
         kind = self._schedule.kind(is_evaluation)
         is_lost = kind is StepKind.PROFILED and not self.profiler.is_recording  # the window began late or ended early
         if is_lost or (is_unlike_others and not is_evaluation):

@@ -24,7 +24,11 @@ class Capacity(NamedTuple):
 
 
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
-    """Return the recorded memory size of a GPU, or the size on its data sheet. `given_bytes` replaces this size."""
+    """Return the recorded memory size of a GPU, or the size on its data sheet. `given_bytes` replaces this size.
+
+    Out-of-memory errors have the recorded text if the recording was made with the running release of PyTorch, and otherwise the
+    text of the running release.
+    """
     card = card_of(device.name)
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card.memory_bytes
     outside_bytes = max(device.outside_bytes, 0) or (0 if card is UNKNOWN_CARD else card.context_bytes)

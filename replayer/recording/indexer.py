@@ -454,6 +454,7 @@ class RecordingIndexer:
         return known
 
     def _slowed(self, duration_ns: Column) -> Column:
+        """Multiply durations by the factor of `--slow`. Communication is not in `self.work`, so it keeps its duration."""
         return duration_ns if self._slowdown == 1.0 else np.rint(duration_ns * self._slowdown).astype(np.int64)
 
     def _kernels(self) -> list[Kernel]:

@@ -215,6 +215,7 @@ class StreamScheduler:
         self.block(thread, until_ns, after_ns)
 
     def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
+        """Block a thread until `until_ns`. Its call then returns after `after_ns`, which the thread's time already includes."""
         since_ns = thread.host_ns - after_ns
         if until_ns > since_ns:
             self.timeline.call(thread.row, "cudaStreamSynchronize", since_ns, until_ns)

@@ -77,6 +77,8 @@ class DeviceAccess:
 
     @property
     def closed_to_all_streams(self) -> Untimed | None:
+        """Return the reason if CUDA may be called on no stream: an error of CUDA, no use of the GPU so far, a capture of a CUDA
+        graph by any thread, or a profile of the script."""
         if self.device_lost:
             return Untimed.DEVICE_LOST
         if not (self.was_used or self.is_used):

@@ -32,7 +32,10 @@ def has_dependent_launch(properties: list[ProfilerJson], is_amd: bool) -> bool:
 
 
 def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
-    """Return the durations of all GPU events. If two kernels of one stream overlap, the first kernel is shortened."""
+    """Return the durations of all GPU events. If two kernels of one stream overlap, the first kernel is shortened.
+
+    A kernel that outlasts a later kernel of another launch gets the duration 0, because it cannot have run that long.
+    """
     # see Note [One after another]
     spans = device.spans
     kernels = np.flatnonzero(spans.kind == DeviceKind.KERNEL)
