@@ -59,3 +59,42 @@ def test_float8_sums_need_compute_capability_9_0(monkeypatch: pytest.MonkeyPatch
 def test_averages_of_integers_drop_the_fraction(of_ranks: list[list[Any]], mean: list[Any]) -> None:
     combined = Reduction("AVG").combine([RankValues(torch.tensor(values)) for values in of_ranks])
     assert combined is not None and combined.tolist() == mean
+
+
+# The types that `getNcclDataType` in PyTorch's NCCLUtils.cpp converts. PyTorch sends complex numbers as two real numbers.
+SENT = (
+    "int8 uint8 bool int32 int64 float16 bfloat16 float32 float64 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz"
+    " complex64 complex128"
+).split()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # some dtypes are experimental or deprecated
+def test_nccl_accepts_the_dtypes_that_it_can_send_and_no_others() -> None:
+    accepted = []
+    for name, dtype in vars(torch).items():
+        if isinstance(dtype, torch.dtype) and name == str(dtype).removeprefix("torch."):
+            try:
+                require_dense([torch.empty(2, dtype=dtype, device="meta")], point_to_point=False)
+                accepted.append(name)
+            except TypeError as error:
+                assert "not supported for NCCL process group" in str(error)
+    assert sorted(accepted) == sorted(SENT)
+
+
+@pytest.mark.parametrize(
+    ("name", "combined"),
+    [
+        ("SUM", [6, 4, 5]), ("PREMUL_SUM", [6, 4, 5]), ("AVG", [2, 1, 1]), ("PRODUCT", [6, 0, 0]), ("MIN", [1, 0, 0]),
+        ("MAX", [3, 4, 3]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_uniform", [True, False])
+def test_each_reduction_of_three_ranks_has_the_values_worked_out_by_hand(
+    name: str, combined: list[int], is_uniform: bool
+) -> None:
+    """If all elements of each rank are equal, only one element is computed."""
+    of_ranks = [torch.tensor(values) for values in ([1, 4, 3], [3, 0, 2], [2, 0, 0])]
+    if is_uniform:
+        of_ranks, combined = [values[:1].expand(3) for values in of_ranks], combined[:1] * 3
+    found = Reduction(name).combine([RankValues(values) for values in of_ranks])
+    assert found is not None and found.tolist() == combined
