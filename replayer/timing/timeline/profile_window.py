@@ -338,7 +338,8 @@ def nesting_of(
     numbers: dict[Any, int] = {}
     thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
     order = nesting_order(thread, start_ns, took_ns, outer, entry)
-    parent, _, _ = parents(thread[order], start_ns[order], (start_ns + took_ns)[order], np.zeros(len(order), bool))
+    none = np.zeros(len(order), bool)
+    parent, _, _ = parents(thread[order], start_ns[order], (start_ns + took_ns)[order], none, none)
     return order, parent
 
 

@@ -117,7 +117,7 @@ def made_traces(draw: st.DrawFn) -> Trace:
     thread, start, duration, kind = thread[order], T0_NS + start[order] * 37, duration[order] * 37, kind[order]
     name = [names[1 + row % 2 if of == HostKind.RUNTIME else row % 6] for row, of in enumerate(kind.tolist())]
     host = HostSpans.of(thread=thread, kind=kind, name=name, start_ns=start, duration_ns=duration)
-    host.parent, _, ends = parents(thread, start, start + duration, kind == HostKind.PYTHON)
+    host.parent, _, ends = parents(thread, start, start + duration, kind == HostKind.PYTHON, kind == HostKind.RUNTIME)
     assume((ends == start + duration).all())  # The importer would end a frame earlier, because the profiler missed its end.
     of_op = (kind == HostKind.OP) | (kind == HostKind.ANNOTATION)
     inputs = draw(st.sampled_from([("2,3;4", "float32;"), ("?;5", ";int64"), ("7", "bfloat16"), ("7", "")]))

@@ -18,8 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.traces.kineto.test_eras import T0, call, kernel, op, training_step
+from tests.traces.kineto.test_eras import T0, call, imported, kernel, op, training_step
 from traces.comparison.thresholds import ROUNDING_NS
+from traces.figures.measure import op_of
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.kineto.reading.text import parse
 from traces.kineto.spans.nesting import nesting_order, parents
@@ -351,7 +352,7 @@ def test_the_parents_of_events_equal_those_of_a_full_search(drawn: list[tuple[in
     assert order.tolist() == expected_order
 
     thread, start, end = thread[order], start[order], (start + duration)[order]
-    found, _, _ = parents(thread, start, end, np.zeros(len(thread), bool))
+    found, _, _ = parents(thread, start, end, np.zeros(len(thread), bool), np.zeros(len(thread), bool))
 
     for row in range(len(drawn)):
         enclosing = [
@@ -369,17 +370,27 @@ def test_a_python_frame_without_an_end_lasts_as_long_as_the_enclosing_frame() ->
     frame may outlive a range that is not a frame."""
     start, end = np.array([0, 10, 20, 60]) * 1000, np.array([100, 50, 100, 70]) * 1000
     thread = np.zeros(4, "i4")
-    parent, overlaps, ends = parents(thread, start, end, np.array([True, True, True, False]))
+    parent, overlaps, ends = parents(thread, start, end, np.array([True, True, True, False]), np.zeros(4, bool))
     assert (parent.tolist(), overlaps) == ([NONE, 0, 1, 0], 1)
     assert ends.tolist() == [100_000, 50_000, 50_000, 70_000]
-    parent, _, ends = parents(thread, start, end, np.array([True, False, True, False]))
+    parent, _, ends = parents(thread, start, end, np.array([True, False, True, False]), np.zeros(4, bool))
     assert (parent.tolist(), ends.tolist()) == ([NONE, 0, 0, 2], end.tolist())
+
+
+@pytest.mark.parametrize(("starts_us", "owner"), [(2, "aten::addmm"), (14, "aten::linear"), (19, None)])
+def test_a_call_that_ends_a_little_after_its_op_is_a_call_of_the_op(starts_us: float, owner: str | None) -> None:
+    """GIVEN a linear until 20 us, its addmm until 16 us, and a launch until 22 us, because CUDA's clock differs from the
+    host's. WHEN less than half of the launch lies inside an op THEN the op did not make the launch."""
+    linear, addmm = op("aten::linear", 0, 20), op("aten::addmm", 1, 15)
+    trace = imported([linear, addmm, call(1, starts_us, 22 - starts_us), kernel(1, 40)])
+    (row,) = op_of(trace).tolist()
+    assert (None if row == NONE else trace.strings[int(trace.host.name[row])]) == owner
 
 
 def test_an_import_ignores_overlaps_caused_by_rounding() -> None:
     one = np.zeros(3, "i4")
     no_frames = np.zeros(3, bool)
-    _, overlaps, _ = parents(one, np.array([0, 5000, 9000]), np.array([10_000, 20_000, 10_500]), no_frames)
+    _, overlaps, _ = parents(one, np.array([0, 5000, 9000]), np.array([10_000, 20_000, 10_500]), no_frames, no_frames)
     assert overlaps == 1
-    _, overlaps, _ = parents(one[:2], np.array([0, 5000]), np.array([10_000, 11_000]), no_frames[:2])
+    _, overlaps, _ = parents(one[:2], np.array([0, 5000]), np.array([10_000, 11_000]), no_frames[:2], no_frames[:2])
     assert overlaps == 0

@@ -1,12 +1,16 @@
 """Builds the call tree of each thread's ops from their start and end times.
 
     order = nesting_order(thread, start_ns, duration_ns, rank_of_kind, entry)
-    parent, overlaps, end_ns = parents(thread[order], start_ns[order], end_ns[order], is_frame[order])
+    parent, overlaps, end_ns = parents(thread[order], start_ns[order], end_ns[order], is_frame[order], is_call[order])
 
 Note [Rounded ends]
     In files with times in microseconds, a child span may seem to end up to a microsecond after its parent. If the difference is
     larger than a microsecond, the two spans really overlap. The parent of an overlapping span is the innermost span that
     encloses it completely.
+
+Note [Calls on another clock]
+    The times of CUDA calls come from CUPTI, whose clock may differ from the clock of ops by a few microseconds. A call cannot
+    end after the op that made it, so a call that mostly lies inside an op is a call of this op.
 
 Note [Frames that never end]
     If a Python function raises an exception, Kineto may not record the function's return. In this case, Kineto writes a frame
@@ -36,14 +40,16 @@ def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: 
     return order
 
 
-def parents(thread: Column, start_ns: Column, end_ns: Column, is_frame: Column) -> tuple[Column, int, Column]:
+def parents(
+    thread: Column, start_ns: Column, end_ns: Column, is_frame: Column, is_call: Column
+) -> tuple[Column, int, Column]:
     """Return the parent of each event, the number of events that partially overlap other events, and the end time of each
     event. If an event ends after its parent, its end time is corrected. The events must be sorted by `nesting_order`."""
-    # see Note [Rounded ends], Note [Frames that never end]
+    # see Note [Rounded ends], Note [Calls on another clock], Note [Frames that never end]
     parent: list[int] = []
     overlaps = 0
     bounds = [*np.flatnonzero(np.diff(thread, prepend=NONE - 1)).tolist(), len(thread)]
-    frames = is_frame.tolist()
+    frames, calls = is_frame.tolist(), is_call.tolist()
     starts, ends = start_ns.tolist(), [*end_ns.tolist(), 1 << 63]
     for first, last in pairwise(bounds):
         inner, inner_end = NONE, ends[NONE]
@@ -52,7 +58,7 @@ def parents(thread: Column, start_ns: Column, end_ns: Column, is_frame: Column) 
             end = ends[row]
             while inner_end < end:
                 if inner_end > starts[row]:
-                    if end - inner_end <= ROUNDING_NS:
+                    if end - inner_end <= max(ROUNDING_NS, (inner_end - starts[row]) * calls[row]):
                         break
                     overlaps += 1
                     if end == last_end and frames[row] and frames[inner]:

@@ -231,7 +231,8 @@ def _nested(
     outer = np.array([_OUTER[kind] for kind in HostKind])[spans.kind]
     order = nesting_order(spans.thread, spans.start_ns, spans.duration_ns, outer, host.op)
     spans = spans.take(order)
-    spans.parent, overlaps, end_ns = parents(spans.thread, spans.start_ns, spans.end_ns, spans.kind == HostKind.PYTHON)
+    is_frame, is_call = (spans.kind == kind for kind in (HostKind.PYTHON, HostKind.RUNTIME))
+    spans.parent, overlaps, end_ns = parents(spans.thread, spans.start_ns, spans.end_ns, is_frame, is_call)
     spans.duration_ns = end_ns - spans.start_ns
     if overlaps:
         problems["partial-overlap"] += overlaps
