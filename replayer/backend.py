@@ -108,7 +108,7 @@ def register(*, compute: bool = False) -> None:
     other_layouts.register()
     cuda_decompositions.register(plans)
     rnn.register(plans)
-    autocast.register()
+    autocast.register(plans)
     # PyTorch's optimizers use foreach kernels only for the tensor types in `_foreach_supported_types`.
     insert_first(_foreach_supported_types, VirtualTensor)
     PATCHES.set(VirtualTensor, "plan_cache", plans)

@@ -19,6 +19,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from replayer.ops import kept_library, op_named
+from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import Op, TorchAny
 from traces.script.patching import patch, patch_around
@@ -123,7 +124,7 @@ def _argument_index(op: Op, name: str) -> int:
     return [argument.name for argument in op._schema.arguments].index(name)
 
 
-def register() -> None:
+def register(plans: PlanCache) -> None:
     kept_library("_").fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     library = kept_library()
     ops = tomllib.loads(Path(__file__).with_name("autocast_ops.toml").read_text(encoding="utf-8"))
@@ -138,8 +139,22 @@ def register() -> None:
         for name in ops[kind].split():
             if (op := op_named(name)) is not None:
                 library.impl(name, policy(op), "AutocastPrivateUse1")
+    for name, kernel in (("reduced", _in_reduced_precision), ("full", _in_full_precision)):
+        library.impl(f"_autocast_to_{name}_precision", kernel, "AutogradLazy")
+        plans.composites[op_named(f"_autocast_to_{name}_precision")] = kernel  # in inference mode
     _cover_packages(autocast)
     patch_around(torch, clear_autocast_cache=autocast.clear_cache)
+
+
+def _in_reduced_precision(
+    tensor: torch.Tensor, cuda_enabled: bool, cpu_enabled: bool, cuda_dtype: torch.dtype, cpu_dtype: torch.dtype
+) -> torch.Tensor:
+    """TorchScript compiles a block with autocast to this op (native/AutogradComposite.cpp)."""
+    return tensor.to(cuda_dtype) if cuda_enabled and tensor.dtype is torch.float32 else tensor
+
+
+def _in_full_precision(tensor: torch.Tensor, cuda_enabled: bool, cpu_enabled: bool) -> torch.Tensor:
+    return tensor.float() if cuda_enabled and tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def _cover_packages(autocast: Autocast) -> None:

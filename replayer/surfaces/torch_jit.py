@@ -17,6 +17,7 @@ from types import ModuleType
 
 import torch
 
+from replayer.compiled.torchscript import as_in_pytorch, printed_as_in_pytorch, show_all_as_in_pytorch, show_cuda
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND, in_words_of_cuda
 from replayer.torch_types import TorchAny, TorchFunction
@@ -57,9 +58,12 @@ def install(torch_module: ModuleType) -> None:
                 patch_around(owner, **{name: traced})
     for cls in (torch_module.jit.RecursiveScriptModule, torch_module.jit._trace.TopLevelTracedModule):
         patch_around(cls, save=_from_host, save_to_buffer=_from_host)
-    patch_around(torch_module.jit, load=_by_host)
+    patch_around(torch_module.jit, load=_by_host, script=_script)
+    PATCHES.on_undo(show_all_as_in_pytorch)
     for printed in (c.Graph, c.Node, c.Value):
         patch(printed, __str__=_named(printed.__str__), __repr__=_named(printed.__repr__))
+    for compiled in (c.ScriptFunction, c.ScriptMethod):
+        patch(compiled, code=property(_named(compiled.code.__get__)))
     _keep_executor(c)
 
 
@@ -85,7 +89,8 @@ def _from_host(save: TorchFunction, module: TorchAny, *args: TorchAny, **kwargs:
     try:
         for _, tensor, put in on_gpu:
             put(_moved(tensor, "cpu"))
-        return save(module, *args, **kwargs)
+        with as_in_pytorch(_graphs(module)):
+            return save(module, *args, **kwargs)
     finally:
         for _, tensor, put in on_gpu:
             put(tensor)
@@ -104,7 +109,22 @@ def _by_host(
         device = map_location if to_gpu else devices.get(place)
         if device is not None:
             put(_moved(tensor, device))
+    for graph in _graphs(module):
+        torch._C._jit_pass_inline(graph)  # the graphs of called functions are unknown
+    show_cuda(_graphs(module))
     return module
+
+
+def _script(
+    script: TorchFunction, obj: TorchAny, optimize: TorchAny = None, _frames_up: int = 0, **kwargs: TorchAny
+) -> TorchAny:
+    ours = 2  # `script` looks up names in the frame of its caller, and this function and its wrapper add two frames
+    compiled = script(obj, optimize, _frames_up + ours, **kwargs)
+    if isinstance(compiled, torch.jit.ScriptModule):
+        show_cuda(_graphs(compiled))
+    elif isinstance(compiled, torch.jit.ScriptFunction):
+        show_cuda([compiled.graph])
+    return compiled
 
 
 def _moved(tensor: torch.Tensor, device: TorchAny) -> torch.Tensor:
@@ -120,12 +140,15 @@ def _places(module: TorchAny) -> Iterator[tuple[str, torch.Tensor, Callable[[tor
         yield str(number), node.t("value"), partial(node.t_, "value")
 
 
-def _constants(module: TorchAny) -> list[TorchAny]:
+def _graphs(module: TorchAny) -> list[TorchAny]:
     parts = [part._c for part in module.modules()]
-    graphs = [part._get_method(name).graph for part in parts for name in part._method_names()]
-    nodes = [node for graph in graphs for node in graph.findAllNodes("prim::Constant")]
+    return [part._get_method(name).graph for part in parts for name in part._method_names()]
+
+
+def _constants(module: TorchAny) -> list[TorchAny]:
+    nodes = [node for graph in _graphs(module) for node in graph.findAllNodes("prim::Constant")]
     return [node for node in nodes if node.hasAttribute("value") and node.kindOf("value") == "t"]
 
 
 def _named(text: Callable[[TorchAny], str]) -> Callable[[TorchAny], str]:
-    return lambda printed: text(printed).replace(f"device={BACKEND}:", "device=cuda:")
+    return lambda printed: printed_as_in_pytorch(text(printed)).replace(f"device={BACKEND}:", "device=cuda:")

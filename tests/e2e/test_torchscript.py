@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,52 @@ def test_a_traced_function_runs_if_the_script_selects_the_older_executor(tmp_pat
     (tmp_path / "older.py").write_text(OLDER_EXECUTOR)
     command = ["replay", "--trace", "p100-no-cudnn", "--values", "compute", "--", "-W", "ignore", "older.py"]
     assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == ["True", "[4.0, 4.0, 4.0] False"]
+
+
+DEVICES = """
+import torch
+@torch.jit.script
+def place(x: torch.Tensor):
+    return x.device.type
+class Net(torch.nn.Module):
+    def forward(self, x: torch.Tensor):
+        y = x.cuda()
+        return x.is_cuda, place(x), str(y.device), y.device == torch.device("cuda:0"), y.device
+net = torch.jit.script(Net())
+net.save("net.pt")
+for module in (net, torch.jit.load("net.pt")):
+    print(*module(torch.ones(1, device="cuda")), *module(torch.ones(1)))
+    print("virtual_gpu" in module.code + str(module.graph))
+"""
+
+
+def test_compiled_code_reads_the_device_cuda(tmp_path: Path) -> None:
+    """The file contains PyTorch's ops, so it can be loaded without the virtual GPU."""
+    (tmp_path / "devices.py").write_text(DEVICES)
+    command = ["replay", "--trace", "p100-no-cudnn", "--", "-W", "ignore", "devices.py"]
+    of_gpu, of_cpu = ("True cuda cuda:0 True cuda:0", "False cpu cuda:0 True cuda:0")
+    assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == [f"{of_gpu} {of_cpu}", "False"] * 2
+    with zipfile.ZipFile(tmp_path / "net.pt") as saved:
+        code = b"".join(saved.read(name) for name in saved.namelist() if name.endswith(".py"))
+    assert b"ops.prim.is_cuda(x)" in code and b"virtual_gpu" not in code
+
+
+AUTOCAST = """
+import torch
+@torch.jit.script
+def product(x: torch.Tensor):
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        y = x @ x
+    return y
+x = torch.ones(2, 2)
+print(product(x.cuda()).dtype, product(x).dtype)
+with torch.inference_mode():
+    print(product(torch.ones(2, 2, device="cuda")).dtype)
+"""
+
+
+def test_autocast_in_compiled_code_casts_tensors_of_the_gpu(tmp_path: Path) -> None:
+    (tmp_path / "autocast.py").write_text(AUTOCAST)
+    command = ["replay", "--trace", "p100-no-cudnn", "--", "-W", "ignore", "autocast.py"]
+    expected = ["torch.bfloat16 torch.float32", "torch.bfloat16"]
+    assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == expected
