@@ -96,7 +96,10 @@ STEP_BYTES = 8 << 20  # resolution in bytes
 
 
 def requests_of(networks: Sequence[str], release: str) -> dict[str, ScaledRequests]:
-    """Return the memory requests of each network as a function of the batch size, with the autograd of a PyTorch release."""
+    """Return each network's memory requests as a function of the batch size.
+
+    Autograd keeps the tensors that the given PyTorch release keeps.
+    """
     cells = [f"{network}:1,{batch}" for network in networks for batch in BATCHES]
     with tempfile.TemporaryDirectory() as folder:
         device = Device(rank=0, index=0, name="Tesla V100-PCIE-32GB", total_memory_bytes=ROOM.capacity_bytes)

@@ -17,7 +17,8 @@ Columns:
     cost                  processor time of the program's thread per clean step, minus that of a run without recorder (medians);
                           hardly depends on other load
 
-`stages`: nn.DataParallel runs on 2 and 4 devices that are slower than the host. The table compares the time between the two
+`stages`: in this part, nn.DataParallel runs on 2 and 4 devices that are slower than the host. The table compares the time
+between the two
 events of each stage with the log and with the replay. An event that finds an idle GPU completes when the host records it, and
 the log does not contain this time. So only stages are compared with the log that begin and end on a busy GPU.
 

@@ -583,7 +583,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", help="only these of torchvision's networks")
     parser.add_argument(
         "--curves", type=Path, default=ROOT / "out" / "what_if",
-        help="folder for curves without one GPU and replays of networks; missing files are made, which takes minutes",
+        help="a folder for intermediate results, which are computed in some minutes if they are missing",
     )  # fmt: skip
     parser.add_argument("--expected", action="store_true", help="write the rows' errors into the table that predictions use")
     parser.add_argument("--json", type=Path, help="write all cases to this file")

@@ -242,7 +242,7 @@ def page(cost: Cost) -> Iterator[str]:
         yield f"| {network} | {model.fetch_stall(network):.0%} | {reproduced:.0%} | {paper:.0%} |"
     yield f"\n## Epoch of {EPOCH_SAMPLES:,} images by cached share, ResNet-18 (figure 4), seconds\n"
     yield (
-        "A page cache evicts the files that were not read for the longest time. MinIO, the cache of the paper, never "
+        "A page cache evicts the files that were not read for the longest time. The paper's cache, MinIO, never "
         "evicts files. The last column shows how long fetching took in the published experiment.\n"
     )
     yield "| cached | SSD, page cache | SSD, MinIO | HDD, page cache | HDD, MinIO | published fetching, HDD |"

@@ -90,7 +90,8 @@ def _write_json(events: Iterable[ProfilerJson], header: ProfilerJson, file: IO[b
 
 
 def _text(event: ProfilerJson) -> bytes:
-    # `json` escapes all characters outside ASCII. Terminals obey some of them, and orjson rejects halves of surrogate pairs.
+    # `json` escapes all characters outside ASCII, because terminals interpret some of these characters. Python's `json` also
+    # accepts halves of surrogate pairs, which orjson rejects.
     with suppress(TypeError):
         if (text := orjson.dumps(event)).isascii():
             return text

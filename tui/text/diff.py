@@ -60,7 +60,7 @@ COVERAGE = {
     "exact": "matched (same op and shapes)",
     "equivalent": "matched (recorded under another name of the op)",
     "scaled": "estimated from the same op at other shapes",
-    "phase": "recorded time of a phase, not matched to single ops",
+    "phase": "recorded time of whole phases (not of single ops)",
     "roofline": "estimated from bytes and FLOPs",
     "published": "estimated from data sheets and published figures",
     "curve": "estimated from curves fitted to published measurements",

@@ -83,7 +83,7 @@ class DataParallelStages:
         recorded = next(iter(self._stages_on(name, device)[count:]), None)
         if recorded is not None and self.recorded:
             before = [stage for stage in self.recorded if stage.begin_ns < recorded.begin_ns]
-            # After its own replica, a GPU has no work until the replica on the next GPU starts.
+            # When a GPU has finished its replica, it has no work until the replica on the next GPU starts.
             is_next_replica = bool(before) and before[-1].name == name == "parallel_apply"
             if not is_next_replica and recorded.begin_ns > max((stage.end_ns for stage in before), default=0):
                 self._note_ops()

@@ -349,7 +349,7 @@ def test_inner_ops_are_named_if_both_traces_have_them() -> None:
 def test_cuda_and_hip_recordings_of_a_program_run_the_same_ops_with_other_kernels(shared_traces: Path) -> None:
     cuda, hip = (read_kineto(shared_traces / f"{card}_qwen05b_inference.json.gz") for card in ("h100", "mi300x"))
     found = changes(cuda, hip, np.arange(1), np.arange(1))
-    # On ROCm, attention also launches a kernel that fills the seed. Matrix products have other names.
+    # On ROCm, attention also launches a kernel that writes the random seed. Matrix products have other names.
     assert not found.ops.added and not found.ops.gone and not found.kernels.added and not found.kernels.gone
     seeded = next(row for row in found.kernels.replaced if row.op == "attention")
     assert seeded.replayed_count == 2 * seeded.recorded_count
