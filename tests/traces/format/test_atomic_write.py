@@ -1,4 +1,4 @@
-"""A file is visible only when it is complete; a device is written directly."""
+"""Tests that a written file is visible only when it is complete. Device files are written directly."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def test_a_device_file_is_written_directly() -> None:
 def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     with pytest.raises(OSError) as raised, atomic_write(path):
-        raise OSError(errno.ENOSPC, "No space left on device")  # raised by file.write(), without a name
+        raise OSError(errno.ENOSPC, "No space left on device")  # file.write() raises this error without a file name
     assert line_for(raised.value) == f"{path}: No space left on device"
     assert line_for(OSError(errno.ENOSPC, "No space left on device")) == "No space left on device"

@@ -1,4 +1,5 @@
-"""The trace file byte by byte, as in traces/format/FORMAT.md: single fields changed at their offsets, and the exact errors."""
+"""Tests each byte of a trace file against traces/format/FORMAT.md. Tests change fields at their offsets, and check the exact
+error."""
 
 from __future__ import annotations
 
@@ -37,14 +38,15 @@ from traces.model import invariants as checks
 from traces.model.invariants import fault
 from traces.model.trace import TABLES, Collectives, HostSpans, Phases, TraceFormatError
 
-# Offsets in the file's header, and from a frame's first byte.
+# These are offsets from the start of the file, and from the first byte of a frame.
 VERSION = 15
 MARKER, LENGTH, KIND, CODEC, CONTENT_BYTES, PAYLOAD_CRC, HEAD_CRC, PAYLOAD = 0, 1, 5, 6, 7, 11, 15, 19
 FIRST_FRAME = 17
 
 
 def patched(data: bytes, at: int, field: bytes, reseal: bool) -> bytes:
-    """Return the data with `field` at the offset `at`. If `reseal` is true, the checksums of all heads are corrected."""
+    """Return the data with `field` at the offset `at`. If `reseal` is true, correct the checksums in the heads of all frames.
+    """
     new = bytearray(data)
     new[at : at + len(field)] = field
     head, crc = FIRST_FRAME, zlib.crc32(new[:FIRST_FRAME])
@@ -104,7 +106,7 @@ def test_swapped_or_repeated_or_missing_frames_are_rejected(tmp_path: Path) -> N
 
 
 def pieces(data: bytes) -> list[bytes]:
-    """The header and each frame of a file."""
+    """Return the header and each frame of a file."""
     cuts = [0] + [frame.offset_bytes for frame in scan(data).frames] + [data.rindex(b"\xc9"), len(data)]
     return [data[start:end] for start, end in pairwise(cuts)]
 
@@ -122,8 +124,7 @@ def test_a_trace_file_is_readable_by_any_msgpack_reader(tmp_path: Path) -> None:
 
 
 def test_the_preset_dictionary_has_not_changed_since_format_1() -> None:
-    """With another dictionary, every file compressed with this one would be unreadable, so a change needs a new
-    FORMAT_VERSION."""
+    """With another dictionary, existing compressed files would be unreadable. A change would need a new FORMAT_VERSION."""
     assert zlib.crc32(PRESET_DICTIONARY) == 1431186743
 
 
@@ -137,7 +138,7 @@ def test_every_codec_restores_the_original_content(codec: int, content: bytes) -
 
 
 def file_of(*contents: bytes, end: bytes | None = None) -> bytes:
-    """A file with valid checksums and any contents."""
+    """Return a file that has valid checksums and the given contents."""
     parts: list[bytes] = []
     writer = FrameWriter(parts.append)
     for content in contents:
@@ -236,8 +237,8 @@ def test_a_text_has_at_most_a_million_characters() -> None:
 
 
 def test_a_truncated_file_names_the_tables_with_missing_rows() -> None:
-    """GIVEN a header that announces 3 phases, 4 host spans and 2 steps WHEN the file ends after 2 phases and all host spans
-    THEN one phase and both steps are missing."""
+    """GIVEN a header that announces 3 phases, 4 host spans and 2 steps WHEN the file ends after 2 phases and 4 host spans THEN
+    one phase and two steps are missing."""
     assembly = Assembly(UnpackLimit(0, None))
     assembly.add(header_item(small_trace(), {"phases": 3, "host": 4, "steps": 2}), 0)
     assembly.add(pack("phases", pack_table(Phases.of(step=[0, 0]))), 0)
@@ -247,7 +248,7 @@ def test_a_truncated_file_names_the_tables_with_missing_rows() -> None:
 
 
 def test_a_file_written_before_a_table_was_added_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # GIVEN files written, at once and as a stream, by a release that knew of no collectives
+    # GIVEN a saved file and a streamed file that were written before traces had a table of collectives
     trace = small_trace()
     trace.collectives = Collectives.empty()
     with monkeypatch.context() as before:
@@ -261,7 +262,7 @@ def test_a_file_written_before_a_table_was_added_can_be_read(tmp_path: Path, mon
             stream.add(name, getattr(trace, name))
         stream.close()
 
-    # THEN today's release reads them, and writes the same bytes
+    # THEN the current release reads both files, and writes the same bytes
     for name in ("saved.msgpack", "streamed.msgpack"):
         assert differences(load(tmp_path / name), trace) == []
     save(trace, tmp_path / "today.msgpack")
@@ -291,7 +292,7 @@ def test_arbitrary_content_is_rejected(tmp_path: Path, content: bytes, as_item: 
 @IN_THE_SAME_FOLDER
 @given(data=st.data())
 def test_changed_content_with_valid_checksums_is_read_correctly_or_rejected(tmp_path: Path, data: Any) -> None:
-    """Checksums only detect accidental changes. Any trace that loads is sound."""
+    """Checksums only detect accidental changes. Therefore each trace that loads must be valid."""
     contents = [*text_items(small_trace()), *number_items(small_trace())]
     which = data.draw(st.integers(0, len(contents) - 1))
     changed = bytearray(contents[which])

@@ -1,4 +1,4 @@
-"""Frames that a second scan finds, the offsets of damaged frames, and sizes at the limits of the format."""
+"""Tests a second scan of a growing file, the offsets of damaged frames, and sizes at the limits of the format."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from traces.format.item_reading import table_head
 
 
 def parts_of(*contents: tuple[int, bytes, int]) -> list[bytes]:
-    """A header and one frame for each kind, content and codec."""
+    """Return a file header and one frame for each (kind, content, codec)."""
     parts: list[bytes] = []
     writer = FrameWriter(parts.append)
     for kind, content, codec in contents:
@@ -65,7 +65,7 @@ def test_an_unknown_frame_is_reported_with_its_offset(third: tuple[int, bytes, i
 def test_a_damaged_frame_of_a_second_scan_is_reported_with_its_offset() -> None:
     parts = parts_of((DATA, b"one", STORED), (DATA, b"second", STORED), (DATA, b"third", STORED))
     seen = scan(b"".join(parts[:2]))
-    for at, says in ((FRAME.size, "content"), (3, "head")):  # a byte of the content, and one of the length
+    for at, says in ((FRAME.size, "content"), (3, "head")):  # the change is in the content, or in the length field
         third = bytearray(parts[3])
         third[at] ^= 1
         with pytest.raises(Damaged, match=f"wrong checksum in a frame's {says}") as raised:
@@ -107,7 +107,7 @@ def test_items_share_a_frame_until_the_frame_is_full(monkeypatch: pytest.MonkeyP
 
 
 def test_small_content_gets_the_codec_with_the_smallest_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All codecs are tried for content of at most 5 bytes, and one codec for larger content."""
+    """For content of up to 5 bytes, all codecs are tried. For larger content, only one codec is used."""
     results = {DEFLATED: b"aaa", LZMA_TEXT: b"bb", LZMA_PLANES: b"c"}
     monkeypatch.setattr(trace_file, "_SHARED_BYTES", 5)
     monkeypatch.setattr(frames, "compress", lambda codec, content: results[codec])
@@ -117,8 +117,8 @@ def test_small_content_gets_the_codec_with_the_smallest_result(monkeypatch: pyte
 
 @pytest.mark.parametrize(("base", "is_damaged"), [(-128, False), (87, False), (88, True), (-129, True)])
 def test_a_packed_column_must_fit_into_its_dtype(base: int, is_damaged: bool) -> None:
-    """GIVEN a column that counts from a base in steps of 2 THEN its values 0 and 20 fit in int8 if the base is at least -128
-    and the base + 40 at most 127."""
+    """GIVEN a packed column with a base and a step of 2 WHEN its packed values are 0 and 20 THEN base and base + 40 must fit
+    into int8."""
     packed, dtype = [0, base, 2, bytes([0, 20])], np.dtype(np.int8)
     if is_damaged:
         with pytest.raises(Damaged, match="column 'kind' has values outside int8"):

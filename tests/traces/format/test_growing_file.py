@@ -1,4 +1,4 @@
-"""Reads a trace file that grows: after each byte, exactly the complete rows are read, and at the end all rows."""
+"""Tests that a growing trace file can be read. After each byte, the complete rows are read, and in the end all rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from traces.model.trace import TABLES, Thread, Trace, TraceFormatError
 
 @pytest.fixture
 def written(tmp_path: Path) -> bytes:
-    """A file as a replay writes it: two steps at a time, the header with all threads at the end."""
+    """Return a file like that of a replay: each table is written in parts, and the header with all threads comes last."""
     whole = replay_of(training(steps=2))
     stream = TraceStream(tmp_path / "whole")
     stream.header(Trace(devices=whole.devices, threads=whole.threads[:1]))
@@ -23,7 +23,7 @@ def written(tmp_path: Path) -> bytes:
     half = len(whole.host) // 2
     for rows in (slice(0, half), slice(half, None)):
         stream.add("host", whole.host.take(rows))
-    stream.add("phases", whole.phases)  # before the steps that they point to
+    stream.add("phases", whole.phases)  # phases are written before the steps that they refer to
     for name in ("steps", "device", "memory"):
         stream.add(name, getattr(whole, name))
     stream.header(whole)
@@ -49,10 +49,10 @@ def test_a_growing_file_can_be_read_piece_by_piece(tmp_path: Path, written: byte
     with path.open("ab", buffering=0) as file:
         for byte in written:
             file.write(bytes([byte]))
-            # WHEN it is looked at after each
+            # WHEN the file is read after each byte
             if follower.more():
                 seen.append(follower.trace())
-    # THEN every view is sound, none loses what an earlier one had, and the last has all rows of the file, sorted
+    # THEN each trace is valid, no rows disappear, and the last trace has all rows of the file in order
     assert len(seen) >= 6 and follower.ended and not follower.more()
     rows = [sum(len(getattr(trace, name)) for name in TABLES) for trace in seen]
     assert rows == sorted(rows)
@@ -85,7 +85,7 @@ def test_missing_threads_of_a_growing_file_belong_to_the_lowest_rank(tmp_path: P
 
 
 def test_references_to_rows_become_valid_when_a_growing_file_contains_the_rows(tmp_path: Path) -> None:
-    # GIVEN device work that was written before the calls that launched it
+    # GIVEN device work that was written before the calls that launched the work
     trace = training(steps=1)
     stream = TraceStream(tmp_path / "t")
     stream.header(trace)
@@ -94,10 +94,10 @@ def test_references_to_rows_become_valid_when_a_growing_file_contains_the_rows(t
     follower = Follower(tmp_path / "t")
     follower.more()
     assert (follower.trace().device.launch == -1).all()
-    # WHEN the calls are written too
+    # WHEN the calls are written
     stream.add("host", trace.host)
     assert follower.more()
-    # THEN the launches are known
+    # THEN each piece of work has its launch
     assert (follower.trace().device.launch == trace.device.launch).all()
     stream.close()
 

@@ -1,4 +1,4 @@
-"""Blocks of steps and plain columns: what a recorder appends twice a second is read as the same rows."""
+"""Tests that blocks of steps and plain columns, which a recorder writes twice a second, are read back unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from traces.format.step_block import StepBlock, unpack_block
 from traces.format.trace_file import TraceStream, load
 from traces.model.trace import NONE, Batches, Device, StepKind, Trace, Values
 
-# Two steps, each with the phases 3 (to the first boundary) and 4 (to the end, without the second boundary)
+# Both steps have phase 3, which ends at the first boundary, and phase 4, which ends with the step. The second boundary is not
+# used.
 HOST = StepBlock(0, 7, StepKind.STEADY, 2, 3, (3, 4), (0, 2), (1, 3), (100, 104, 105, 109, 113, 114, 118))
 ON_DEVICE = HOST._replace(
     device=0, device_times=2, device_begins=(0, 1), device_ends=(1, 2), device_times_ns=(101, 106, 110, 115, 119)
@@ -26,7 +27,7 @@ ON_DEVICE = HOST._replace(
 
 
 def read(packed: Any) -> Any:
-    """What a file would give back."""
+    """Return the value as it would be read from a file."""
     return msgpack.unpackb(msgpack.packb(packed))
 
 
@@ -47,7 +48,7 @@ def test_a_block_without_a_device_has_no_device_times() -> None:
 
 @given(count=st.integers(1, 3 * PLAIN_NUMBERS), start_ns=st.integers(-(2**61), 2**61))
 def test_a_block_of_few_or_many_steps_is_read_back_unchanged(count: int, start_ns: int) -> None:
-    """Up to 256 numbers are stored as they are, and more numbers as a packed column."""
+    """Up to 256 numbers are stored individually. More numbers are stored as a packed column."""
     times_ns = [start_ns + number**2 for number in range(1 + 3 * count)]
     block = unpack_block(read(HOST._replace(steps=count, times_ns=times_ns).packed()))
     assert list(block.times_ns) == times_ns

@@ -1,4 +1,4 @@
-"""The trace file: a saved or streamed trace is loaded, and an invalid one is rejected in one line."""
+"""Tests that saved and streamed traces are loaded unchanged, and that an invalid trace gives a one-line error."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_stream_of_chunks_is_loaded_as_one_trace(tmp_path: Path, trace: Trace,
 
 
 def write_in_chunks(trace: Trace, path: Path, rows_per_chunk: int, at_once: bool) -> None:
-    """Write a trace as a recorder does: some rows of each table at a time, and the header again at the end."""
+    """Write a trace in chunks like a recorder. Each chunk has some rows of each table, and the complete header comes last."""
     stream = TraceStream(path)
     stream.header(Trace(devices=trace.devices, threads=trace.threads))
     stream.add_strings(trace.strings.texts)
@@ -116,7 +116,7 @@ def test_parents_of_calls_can_be_stored_and_read_whether_nested_or_not(spans: in
         parent.append(latest[level - 1] if level else NONE)
     table = HostSpans.of(
         parent=parent,
-        name=random.integers(0, 70_000, rows),  # more names than a 16-bit key tells apart
+        name=random.integers(0, 70_000, rows),  # there are more names than 16-bit numbers
         start_ns=random.integers(-(2**62), 2**62, rows),
         duration_ns=random.integers(-5, 2**40, rows),
     )
@@ -145,7 +145,7 @@ def test_a_table_larger_than_a_frame_is_split_and_joined(tmp_path: Path) -> None
     trace.host = HostSpans.of(
         start_ns=np.arange(rows) // 2, duration_ns=np.arange(rows) % 2, parent=np.tile([NONE, 0], rows)[:rows]
     )
-    trace.host.parent[1::2] = np.arange(0, rows - 1, 2)  # the last pair lies across the cut
+    trace.host.parent[1::2] = np.arange(0, rows - 1, 2)  # the last pair of rows is in two different frames
 
     save(trace, tmp_path / "t.msgpack")
 
@@ -344,7 +344,7 @@ def test_a_table_with_more_rows_than_bytes_is_rejected() -> None:
 
 def test_a_long_column_is_decoded_in_several_pieces() -> None:
     rows = np.arange(40_000, dtype=np.int64)
-    start_ns = rows * rows % 7_919 - 5 * rows  # falls and rises
+    start_ns = rows * rows % 7_919 - 5 * rows  # the values fall and rise
     spans = Steps.of(start_ns=start_ns, number=2**62 - rows, rank=rows % 3)
 
     back = unpack_table(Steps, pack_table(spans))
@@ -362,7 +362,7 @@ def test_a_lazily_loaded_trace_has_the_same_columns(tmp_path: Path, trace: Trace
 
 def test_a_lazily_loaded_column_is_checked_when_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = small_trace()
-    trace.steps.number = np.full(len(trace.steps), 1 << 62)  # one too large
+    trace.steps.number = np.full(len(trace.steps), 1 << 62)  # the value exceeds its limit by one
     monkeypatch.setattr("traces.format.trace_file.checks.fault", lambda trace: None)
     save(trace, tmp_path / "t.msgpack")
     monkeypatch.undo()
@@ -377,7 +377,7 @@ def test_a_lazily_loaded_column_is_checked_when_it_is_read(tmp_path: Path, monke
 
 
 def long_trace(rows: int = 20_000) -> Trace:
-    """A trace whose host table takes several items, because a test allows few rows per item."""
+    """Return a trace whose host table is stored in several items if a test reduces the rows per item."""
     trace = Trace(strings=Strings(["aten::mm"]), threads=[Thread(0, 1), Thread(1, 1)])
     lengths = np.random.default_rng(0).integers(1, 1 << 40, rows)
     trace.host = HostSpans.of(thread=np.arange(rows) * 2 // rows, start_ns=np.cumsum(lengths), duration_ns=lengths // 2)
@@ -385,7 +385,7 @@ def long_trace(rows: int = 20_000) -> Trace:
 
 
 def test_a_lazy_trace_decompresses_only_the_tables_that_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a host table in four frames WHEN rows of the second frame are taken THEN no other frame is decompressed."""
+    """GIVEN a host table in four frames WHEN rows of the second frame are read THEN no other frame is decompressed."""
     monkeypatch.setattr(items, "_ITEM_ROWS", 5_000)
     save(long_trace(), tmp_path / "t.msgpack")
     decompressed = frames_that_are_decompressed(monkeypatch)
@@ -395,14 +395,14 @@ def test_a_lazy_trace_decompresses_only_the_tables_that_are_read(tmp_path: Path,
 
     assert len(host) == 20_000 and not decompressed
     assert (some.start_ns == long_trace().host.start_ns[6_000:7_000]).all() and len(decompressed) == 1
-    # AND rows of all frames, in any order, are those of the whole table
+    # AND rows of several frames are returned in the requested order
     for rows in (slice(None, None, 7), np.arange(20_000)[::-3], np.arange(20_000) % 5 == 0, np.arange(4_990, 10_010)):
         taken, expected = host.take(rows).columns(), long_trace().host.take(rows).columns()
         assert all(np.array_equal(taken[column], expected[column]) for column in expected)
 
 
 def frames_that_are_decompressed(monkeypatch: pytest.MonkeyPatch, piece_bytes: int = 1 << 20) -> Counter[int]:
-    """Return the bytes of each large frame that are decompressed from now on."""
+    """Return a counter that counts the decompressed bytes of each large frame."""
     read = Counter[int]()
 
     def pieces(frame: Frame, at_most: int = piece_bytes) -> Iterator[bytes]:
@@ -420,8 +420,8 @@ def frames_that_are_decompressed(monkeypatch: pytest.MonkeyPatch, piece_bytes: i
 def test_reading_the_ranks_of_rows_decompresses_only_the_beginning_of_each_frame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_nested_first: bool
 ) -> None:
-    """GIVEN a host table in four frames WHEN the ranks of rows are read THEN a part of each frame is decompressed, unless the
-    column is absent (rank 0). A frame with columns at the end, as earlier versions wrote it, is decompressed completely."""
+    """GIVEN a host table in four frames WHEN the ranks of rows are read THEN only the beginning of each frame is decompressed.
+    In files of earlier versions, the columns are at the end, so whole frames are decompressed."""
     if has_nested_first:
         monkeypatch.setattr(items, "pack_table", lambda *of: dict(sorted(pack_table(*of).items(), reverse=True)))
     monkeypatch.setattr(items, "_ITEM_ROWS", 5_000)
@@ -462,7 +462,8 @@ def test_reading_one_of_many_ranks_decompresses_a_small_part_of_the_file(
 
 
 def test_a_damaged_large_frame_of_a_lazy_trace_is_reported_when_it_is_read(tmp_path: Path) -> None:
-    """GIVEN a large frame that begins like a table and ends too early WHEN a column is read THEN the error names its place."""
+    """GIVEN a large frame that ends in the middle of a table WHEN a column is read THEN the error contains the frame's offset.
+    """
     trace = long_trace()
     head, host = header_item(trace, row_counts(trace)), b"".join(table_items("host", trace.host, 0, compact=True))
     parts: list[bytes] = []
@@ -479,7 +480,8 @@ def test_a_damaged_large_frame_of_a_lazy_trace_is_reported_when_it_is_read(tmp_p
 
 
 def test_lazy_reading_of_a_large_frame_reads_all_of_its_tables(tmp_path: Path) -> None:
-    """GIVEN two tables in one large frame, which this version never writes WHEN it is read lazily THEN both are read."""
+    """GIVEN two tables in one large frame, which this version never writes WHEN the file is loaded lazily THEN both tables are
+    read."""
     trace = long_trace()
     trace.steps = Steps.of(start_ns=[5], duration_ns=[6])
     tables = [b"".join(table_items(name, getattr(trace, name), 0, compact=True)) for name in ("host", "steps")]
@@ -494,7 +496,8 @@ def test_lazy_reading_of_a_large_frame_reads_all_of_its_tables(tmp_path: Path) -
 
 @pytest.mark.parametrize(("name", "bar"), [("v100_resnet50_workers0", 8), ("a100_nccl_args_rank0of2", 7), ("mi250_minitoy", 3)])
 def test_trace_files_are_much_smaller_than_compressed_json(tmp_path: Path, shared_traces: Path, name: str, bar: int) -> None:
-    """A training recording takes at most an eighth of its .json.gz, a recording with NCCL a seventh, and a tiny one a third."""
+    """A training recording is at most an eighth as large as its .json.gz file, a recording with NCCL a seventh, and a tiny
+    recording a third."""
     original = shared_traces / f"{name}.json.gz"
     trace = read_kineto(original)
 
@@ -508,12 +511,12 @@ def test_large_content_is_compressed_faster_and_can_be_read() -> None:
     content = np.random.default_rng(0).integers(0, 4, (1 << 20) + 1).astype("u1").tobytes()
     payload = compress(LZMA_PLANES, content)
     assert Frame(0, DATA, LZMA_PLANES, len(content), payload).content() == content
-    assert len(payload) < len(content) / 3.3  # two bits of each byte are random
+    assert len(payload) < len(content) / 3.3  # only two bits of each byte are random
 
 
 @pytest.mark.parametrize(("levels", "is_written"), [(31, True), (32, False)])
 def test_provenance_of_up_to_32_levels_can_be_written_and_read(tmp_path: Path, levels: int, is_written: bool) -> None:
-    """The header is one level of nesting, so provenance may have 31 levels."""
+    """The header itself is one level of nesting, so provenance may have 31 levels."""
     provenance: Any = "innermost"
     for _ in range(levels):
         provenance = {"a": provenance}

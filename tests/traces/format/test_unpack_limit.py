@@ -1,4 +1,4 @@
-"""How much memory the data of one file may use."""
+"""Tests how much memory the unpacked data of one file may use."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def test_sizes_in_messages_have_units(size_bytes: int, text: str) -> None:
 
 
 def test_a_saved_trace_is_long_enough_for_its_own_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN 20 000 ops, which compress to a few bytes WHEN only the length of the file counts THEN the file can be read."""
+    """GIVEN 20,000 ops, which compress to a few bytes WHEN the memory limit depends only on the file's length THEN the file can
+    be read."""
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr("traces.format.unpack_limit._BASE_BYTES", 0)
     trace = Trace(threads=[Thread(0, 1, "main")])
@@ -72,7 +73,7 @@ def test_a_saved_trace_is_long_enough_for_its_own_memory_limit(tmp_path: Path, m
 def test_the_memory_limit_includes_rows_and_texts_and_tracks(
     streams: int, largest: str, less_bytes: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN 2000 ops with different names, and work on some streams."""
+    """GIVEN 2000 ops with different names WHEN the memory limit is one byte too small THEN loading fails."""
     trace = Trace(threads=[Thread(0, 1, "main")], devices=[Device(0, 0, "Tesla V100")])
     names = [trace.strings.add(f"op {number}") for number in range(2000)]
     trace.host = HostSpans.of(name=names, start_ns=range(2000), duration_ns=[1] * 2000)

@@ -1,4 +1,4 @@
-"""Intervals against a model that marks each nanosecond."""
+"""Tests that operations on intervals agree with a model that marks each nanosecond."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_union_by_group_equals_the_separately_computed_union_of_each_group(spans
 def test_an_interval_contains_its_start_but_not_its_end(
     lengths: list[int], first: int, times: list[int]
 ) -> None:
-    """Intervals and the gaps between them alternate. Both may be empty."""
+    """Intervals and the gaps between them alternate. An interval or a gap may be empty."""
     edges = np.cumsum([first, *lengths, 0][: len(lengths) // 2 * 2 + 2])
     start, end = edges[:-1:2], edges[1::2]
     found = [[number for number in range(len(start)) if start[number] <= time < end[number]] for time in times]

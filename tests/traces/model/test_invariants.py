@@ -1,4 +1,4 @@
-"""Limits of a valid trace: for each limit, the last allowed value and the first forbidden value."""
+"""Tests that a valid trace may contain the numbers at each limit, and no number beyond a limit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from traces.model.trace import NONE, MemoryEvents, Trace, Values
 
 
 def test_each_column_accepts_numbers_within_its_limits_only() -> None:
-    """GIVEN a column with a number at its limit WHEN the number exceeds the limit by one THEN the message names the column, the
-    number and both limits."""
+    """GIVEN a column that contains a number at its limit WHEN the number exceeds the limit by one THEN the message names the
+    column, the number and both limits."""
     tried = 0
     for where, (lowest, count) in column_limits(training()).items():
         least, most = (np.iinfo(column_at(training(), where).dtype).min, np.iinfo(column_at(training(), where).dtype).max)
@@ -49,21 +49,21 @@ def of_last_duration(duration_ns: int) -> Trace:
 
 
 def test_sums_of_times_must_fit_in_64_bits() -> None:
-    most = (1 << 56) - 1  # of one duration
+    most = (1 << 56) - 1  # the largest number that a duration can be
     trace = of_last_duration(most)
     assert fault(trace) is None
     trace.device.start_ns[-1] = (1 << 62) - 1 - most
     assert fault(trace) is None
     trace.device.start_ns[-1] += 1
     assert fault(trace) == "device.start_ns and device.duration_ns end beyond 2**62"
-    events = 64  # of 2**56 bytes are 2**62 bytes
+    events = 64  # 64 events of 2**56 bytes have 2**62 bytes
     trace = training()
     trace.memory = MemoryEvents.of(
         thread=[0] * events, device=[0] * events, time_ns=list(range(events)), bytes=[1 << 55] * events, address=[0] * events
     )
     assert fault(trace) is None
     trace.memory.bytes[:] = (1 << 56) - 1
-    assert fault(trace) == "memory.bytes adds up to 2**62 or more"  # to a float of 53 bits, these are 2**56
+    assert fault(trace) == "memory.bytes adds up to 2**62 or more"  # a 53-bit float rounds each of these numbers to 2**56
 
 
 def _device(trace: Trace, **fields: Any) -> None:
@@ -101,9 +101,10 @@ def test_columns_with_the_wrong_length_or_type_are_rejected() -> None:
 
 
 def test_a_truncated_trace_has_no_references_to_lost_rows_or_phases_of_lost_steps() -> None:
-    """GIVEN steps of nn.DataParallel, the first of which is lost WHEN repaired THEN parts find their phase in its new row."""
+    """GIVEN the stages of nn.DataParallel in two or more steps WHEN the first step is lost THEN each remaining stage still
+    refers to its phase."""
     trace = data_parallel()
-    trace.phases.step[:6] = len(trace.steps)  # the first step's phases; its forward pass is row 2
+    trace.phases.step[:6] = len(trace.steps)  # the phases of the first step (the forward pass is row 2)
     trace.parts.phase[1] = len(trace.phases)
     trace.parts.phase[2] = NONE
     trace.values = Values.of(step=[0, len(trace.steps) - 1, len(trace.steps)])
@@ -116,7 +117,7 @@ def test_a_truncated_trace_has_no_references_to_lost_rows_or_phases_of_lost_step
 
 
 def test_threads_without_a_name_are_named_after_their_number() -> None:
-    """Ranks that are killed have not yet written the names of their latest threads."""
+    """A killed rank has not yet written the names of its latest threads."""
     trace = training()
     named = len(trace.threads)
     trace.host.thread[-1] = named + 1
@@ -138,7 +139,7 @@ def test_references_beyond_the_last_host_event_become_none() -> None:
 
 
 def test_stages_of_a_missing_phase_no_longer_refer_to_it() -> None:
-    """GIVEN parts of phases 0, 1 and 2 WHEN the step of phase 0 is missing THEN phases 1 and 2 become phases 0 and 1."""
+    """GIVEN stages of the phases 0, 1 and 2 WHEN the step of phase 0 is missing THEN phases 1 and 2 become phases 0 and 1."""
     trace = data_parallel()
     trace.parts = trace.parts.take([0, 1, 2, 3])
     trace.parts.phase[:] = [0, 1, 2, NONE]

@@ -1,4 +1,4 @@
-"""Memory layouts of images are determined by strides, as torch creates them."""
+"""Tests that the memory layout of image tensors is determined from their strides."""
 
 from __future__ import annotations
 

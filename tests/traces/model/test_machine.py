@@ -1,4 +1,4 @@
-"""The recorded facts about a machine: in a file, and under Kineto's names."""
+"""Tests that the recorded facts about a machine are stored, loaded, and converted to and from Kineto's names."""
 
 from __future__ import annotations
 

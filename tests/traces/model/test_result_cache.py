@@ -1,4 +1,4 @@
-"""Figures that are computed once per summary."""
+"""Tests that the result cache computes each figure of a trace only once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_within_a_with_block_each_figure_is_computed_only_once() -> None:
 
     one, two = Trace(), Trace()
     with result_cache():
-        with result_cache():  # belongs to the outer block
+        with result_cache():  # an inner block uses the cache of the outer block
             figure(one)
         figure(one), figure(one, 1), figure(two)
         with pytest.raises(ValueError, match="read-only"):
@@ -28,5 +28,5 @@ def test_within_a_with_block_each_figure_is_computed_only_once() -> None:
             figure(one)
     assert calls == [(id(one), 0), (id(one), 1), (id(two), 0), (id(one), 0)]
     figure(one)
-    figure(one)[0] = 3  # nothing is kept outside of a block
+    figure(one)[0] = 3  # outside of a block, no result is stored
     assert len(calls) == 6

@@ -1,4 +1,4 @@
-"""Row order, and that links survive it."""
+"""Tests the order of rows in a trace, and that references between rows stay correct when rows are sorted or removed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_sorting_shuffled_rows_restores_order_and_references(trace: Trace, seed:
     ordered = in_order(trace)
     assert fault(ordered) is None and differences(in_order(ordered), ordered) == []
 
-    # every row has a name of its own: where it came from
+    # The mark of a row is its original position.
     marks = {name: np.arange(len(getattr(trace, name))) for name in TABLES}
     orders = {name: random.permutation(rows) for name, rows in marks.items()}
     shuffled = with_rows(trace, orders)
@@ -94,9 +94,9 @@ def test_references_to_removed_rows_become_none() -> None:
 
 
 def _ordered(*rows: tuple[int, int, int]) -> list[int]:
-    """Return the order of the rows (start, duration, parent) of one thread.
+    """Return the new order of rows of one thread. A row is given as (start, duration, parent).
 
-    A row that other rows name as their parent is a range.
+    A row that is the parent of other rows is a range of the profiler.
     """
     start_ns, duration_ns, parent = zip(*rows, strict=True)
     kind = [HostKind.ANNOTATION if row in parent else HostKind.OP for row in range(len(rows))]
@@ -105,10 +105,10 @@ def _ordered(*rows: tuple[int, int, int]) -> list[int]:
 
 
 def test_calls_that_start_together_keep_their_order_unless_they_are_nested() -> None:
-    assert _ordered((5, 0, NONE), (5, 9, NONE)) == [0, 1]  # a call that took no time, and the next call
+    assert _ordered((5, 0, NONE), (5, 9, NONE)) == [0, 1]  # a call of zero duration, and then the next call
     assert _ordered((5, 9, NONE), (5, 0, NONE)) == [0, 1]
-    assert _ordered((5, 0, 1), (5, 9, NONE)) == [1, 0]  # an enclosed call comes after the call around it
-    # A range is written after the calls in it: op 0, range 3 around op 1, op 2.
+    assert _ordered((5, 0, 1), (5, 9, NONE)) == [1, 0]  # an enclosed call comes after the call that contains it
+    # A recorded range follows the calls inside it. Here, range 3 contains op 1 only: op 0, range 3, op 1, op 2.
     assert _ordered((5, 0, NONE), (5, 7, 3), (12, 1, NONE), (5, 7, NONE)) == [0, 3, 1, 2]
     assert _ordered((5, 7, 3), (12, 0, NONE), (12, 4, NONE), (5, 7, NONE)) == [3, 0, 1, 2]
 

@@ -1,4 +1,4 @@
-"""The facts about the run of each rank in the header, and which code may read provenance."""
+"""Tests the facts about the run of each rank, and that only listed files read provenance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_each_field_of_a_run_survives_conversion_to_json_and_back() -> None:
     assert found == {}, "the example lacks a field"
 
 
-# Only these files may read the keys of provenance: they print it, list it, or combine the provenance of several ranks.
+# Only these files may read keys of provenance. They print, list or merge provenance.
 READERS = (
     "traces/combining/merge.py", "traces/kineto/ranks.py", "traces/chrome/export_notes.py", "traces/format/items.py",
     "traces/library/cells.py", "traces/library/recorded_cells.py", "tui/text/info.py", "tui/report/page.py",

@@ -1,4 +1,4 @@
-"""Which window contains a time, compared with a search through all windows."""
+"""Tests that time windows find the window that contains a time, compared with a search through all windows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from traces.model.intervals import Intervals, TimeWindows
 from traces.model.trace import NONE
 
-lengths = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), max_size=8)  # a gap, then a window
+lengths = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), max_size=8)  # lengths of a gap and of the next window
 
 
 def laid_out(lists: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int, int]]:
-    """(start, end, owner) of windows; those of one owner do not overlap."""
+    """Return windows as (start, end, owner). Windows of one owner do not overlap."""
     found = []
     for owner, rows in lists.items():
         at = 0
@@ -28,12 +28,12 @@ def laid_out(lists: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int, in
 def test_a_search_finds_the_owners_time_window_that_contains_a_time(
     lists: dict[int, list[tuple[int, int]]], random: Random
 ) -> None:
-    # GIVEN windows of several owners in any order
+    # GIVEN windows of several owners in random order
     rows = laid_out(lists)
     random.shuffle(rows)
     windows = TimeWindows([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows])
     asked = [(time, owner) for time in range(-1, 40) for owner in range(4)]
-    # WHEN asked for every time THEN the row is the one that a search finds
+    # WHEN each time is looked up THEN the result equals that of a search through all windows
     expected = [
         next((i for i, (start, end, of) in enumerate(rows) if of == owner and start <= time < end), NONE)
         for time, owner in asked

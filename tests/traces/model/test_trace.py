@@ -1,4 +1,4 @@
-"""What a trace says of itself: its rows, ranks, names of devices, and whether it is a replay."""
+"""Tests the model of a trace: its tables, ranks and device names, and how a replay is recognized."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_trace_with_replay_notes_or_replayed_steps_is_a_replay() -> None:
     cut = replay_of(training())
     assert cut.is_replay and not training().is_replay
     cut.runs = {}
-    assert cut.is_replay  # the steps still name recorded ones
+    assert cut.is_replay  # the steps still refer to recorded steps
     cut.steps.recorded_step[:] = -1
     assert not cut.is_replay
 
@@ -57,12 +57,12 @@ CELLS = LibrarySteps(1, {}, ())
     [
         (None, Run(RECORDER), False),
         (ReplayNotes("a", RECORDER), Run(RECORDER), True),
-        (ReplayNotes("h100"), Run(RECORDER), False),  # an estimate
+        (ReplayNotes("h100"), Run(RECORDER), False),  # an estimate has no recording
         (ReplayNotes("a", KINETO), Run(RECORDER), False),
         (ReplayNotes(cells=(CELLS,)), Run(RECORDER), False),
-        (ReplayNotes(cells=(CELLS,)), Run(), True),  # library cells have no source
-        (ReplayNotes("a", RECORDER), Run(RECORDER, replay=ReplayNotes("b")), True),  # replay of a replay
-        (ReplayNotes("a", RECORDER), Run(RECORDER, replay=ReplayNotes("a")), False),  # two replays of one recording
+        (ReplayNotes(cells=(CELLS,)), Run(), True),  # step times from the library have no recorder
+        (ReplayNotes("a", RECORDER), Run(RECORDER, replay=ReplayNotes("b")), True),  # a replay of a replay
+        (ReplayNotes("a", RECORDER), Run(RECORDER, replay=ReplayNotes("a")), False),  # two replays of the same recording
         (ReplayNotes("a", KINETO), Run(RECORDER, replay=ReplayNotes("b")), False),
         (ReplayNotes("a", KINETO), Run(RECORDER, replay=ReplayNotes("a")), False),
     ],
@@ -72,8 +72,8 @@ def test_a_replay_names_the_recording(notes: ReplayNotes | None, recorded: Run, 
 
 
 def test_a_trace_counts_as_a_replay_only_of_the_recording_that_it_replayed() -> None:
-    """GIVEN two recordings from the same source, whose steps differ by 1 ns WHEN a replay knows the first one's fingerprint
-    THEN it is a replay of the first recording and of its copy with another time base, but not of the second one."""
+    """GIVEN two recordings whose steps differ by 1 ns WHEN the first one is replayed THEN the replay belongs to the first
+    recording only. A recording with shifted times is still the same recording."""
     first, moved, second, none = (Trace(runs={0: Run(RECORDER)}) for _ in range(4))
     first.steps = Steps.of(start_ns=[100, 200], duration_ns=[90, 95])
     moved.steps = Steps.of(start_ns=[1100, 1200], duration_ns=[90, 95])
@@ -84,8 +84,8 @@ def test_a_trace_counts_as_a_replay_only_of_the_recording_that_it_replayed() -> 
 
 
 def test_a_replay_of_measured_step_times_counts_as_a_replay_of_them() -> None:
-    """GIVEN a replay that began without step times WHEN the library's step times become known THEN the replay is a replay of
-    the trace with these times."""
+    """GIVEN a replay that began without step times WHEN the library provides step times THEN the replay counts as a replay of
+    these times."""
     gpu = Gpu("a100", "NVIDIA A100-SXM4-40GB", 40 << 30)
     blank = blank_trace(gpu)
     replay = Trace(runs={0: Run(replay=ReplayNotes(fingerprint=blank.fingerprint, cells=(CELLS,)))})
@@ -131,7 +131,7 @@ def test_the_string_table_finds_texts_by_index_and_by_content() -> None:
     first, second = strings.add("gemm"), strings.add("relu")
     assert (strings.find("gemm"), strings.find("relu"), strings.find("add")) == (first, second, NONE)
     assert (strings[first], strings[second], strings[NONE]) == ("gemm", "relu", "")
-    for times in (1, 5):  # few rows and many rows
+    for times in (1, 5):  # once for a short column, and once for a long column
         column = np.array([first, second, NONE] * times)
         assert strings.matching(column, lambda text: text == "gemm").tolist() == [True, False, False] * times
         assert strings.matching(column, lambda text: True).tolist() == [True, True, False] * times

@@ -1,4 +1,4 @@
-"""Workload signatures: comparing two runs, and saving and loading."""
+"""Tests how workload signatures of two runs are compared, saved and loaded."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_comparing_workloads_is_symmetric_and_reflexive(one: WorkloadSignature, 
             Sameness.SAME_PROGRAM,
             "the same number of parameters, size of the parameters, modules, inputs, size of a batch, optimizer, training mode",
         ),
-        (  # the recorded script calls a loss function, or its signature describes only the network
+        (  # only the second script calls a loss module
             {"modules": {"Conv2d": 53, "DataParallel": 1, "CrossEntropyLoss": 1}, "training_modules": 163},
             Sameness.SAME_PROGRAM,
             "the same number of parameters, size of the parameters, modules, inputs, size of a batch, optimizer, training mode",
@@ -149,8 +149,8 @@ def test_an_invalid_workload_signature_raises_an_error(stored: Any) -> None:
 
 
 def test_a_retry_after_running_out_of_memory_replaces_the_batch_size() -> None:
-    """GIVEN a model called with batch 64 and, after running out of memory, with 32 WHEN the step ends THEN its batch is 32. If
-    a backward pass ran between the two calls, as with accumulated gradients, it is 64."""
+    """GIVEN a model call with batch size 64 WHEN the script runs out of memory and retries with 32 THEN the batch size is 32.
+    If a backward pass ran between the calls, gradients are accumulated, and the batch size stays 64."""
     model, head = torch.nn.Linear(8, 2), torch.nn.Linear(2, 2)
     for passes, batch in ((False, 32), (True, 64)):
         observer = WorkloadObserver()
@@ -166,19 +166,19 @@ def test_a_retry_after_running_out_of_memory_replaces_the_batch_size() -> None:
 
 
 def test_at_another_batch_size_only_inputs_with_a_batch_dimension_change() -> None:
-    """GIVEN a batch of 32, an input with a different first dimension, and a number WHEN the batch size becomes 8 THEN only the
-    batch changes."""
+    """GIVEN a batch of 32, an input with a different first dimension, and a scalar input WHEN the batch size becomes 8 THEN
+    only the batch changes."""
     others = InputTensor((31, 32), "int64"), InputTensor((), "float32")
     small = replace(RESNET, inputs=(IMAGES, *others)).at_batch(8, 32)
     assert small.inputs == (InputTensor((8, 3, 224, 224), "float32"), *others)
     assert (small.batch_bytes, small.parameters) == (19_267_840 // 4, RESNET.parameters)
     assert replace(RESNET, batch_bytes=None).at_batch(8, 32).batch_bytes is None
     without = replace(RESNET, inputs=None)
-    assert without.at_batch(8, 32) == without  # nothing shows the batch
+    assert without.at_batch(8, 32) == without  # without inputs, the batch size is unknown
 
 
 def test_the_digest_of_the_modules_is_the_same_in_every_release() -> None:
-    """Files keep digests, so a later release must compute the same ones. Each model's digest includes the one before it."""
+    """Files contain digests, so a later release must compute the same digests. Each model's digest includes the one before it."""
     one = WorkloadSignature().with_model([(12, 48), (4, 16)], ["Linear"], 16, [[(4, 3), (4,)]])
     first = hashlib.sha256(b"\nLinear (4, 3) (4,)").hexdigest()[:16]
     both = one.with_model([(5, 10)], ["Sequential", "Scale"], 0, [[], [(5,)]])

@@ -1,4 +1,4 @@
-"""The table of GPUs and its matcher."""
+"""Tests the table of GPU models, and how a model is found by its name."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from traces.names.cards import CARDS, UNKNOWN_CARD, Card, card_of, find_card, kn
     ("name", "copy_gbps", "ring_gbps"),
     [
         ("Tesla P100-PCIE-16GB", 12.6, 12.6),
-        ("Tesla P100-SXM2-16GB", 18.4, 64),  # measured between two: 18.3
-        ("Tesla V100-SXM2-32GB", 46, 120),  # measured between two: 47.9
+        ("Tesla P100-SXM2-16GB", 18.4, 64),  # measured between two GPUs: 18.3 GB/s
+        ("Tesla V100-SXM2-32GB", 46, 120),  # measured between two GPUs: 47.9 GB/s
         ("Tesla V100-PCIE-16GB", 12.6, 12.6),
-        ("NVIDIA A100-SXM4-80GB", 276, 240),  # NCCL's own limit: 235
+        ("NVIDIA A100-SXM4-80GB", 276, 240),  # NCCL's own limit: 235 GB/s
         ("NVIDIA A100-PCIE-40GB", 25.2, 25.2),
         ("NVIDIA A100 80GB PCIe", 25.2, 25.2),
         ("NVIDIA A10", 25.2, 25.2),
         ("NVIDIA L40S", 25.2, 25.2),
         ("Tesla T4", 12.6, 12.6),
-        ("NVIDIA H100 80GB HBM3", 414, 360),  # measured by NCCL's authors: 370
+        ("NVIDIA H100 80GB HBM3", 414, 360),  # measured by NCCL's authors: 370 GB/s
         ("NVIDIA H100 PCIe", 50.4, 50.4),
         ("NVIDIA H200", 414, 360),
         ("NVIDIA B200", 828, 720),
@@ -143,13 +143,13 @@ def test_an_unknown_gpu_name_is_reported_with_similar_names() -> None:
         find_card("gtx1080")
     with pytest.raises(TraceError, match=r"unknown GPU: \(empty name\); give a name such as V100, .* or RTX 4090$"):
         find_card(" ")
-    with pytest.raises(TraceError, match="unknown GPU: Ti; "):  # the name of a variant, without a model
+    with pytest.raises(TraceError, match="unknown GPU: Ti; "):  # a variant without a model name
         find_card("Ti")
     assert all(find_card(name) in CARDS for name in ("V100", "T4", "A100", "H100", "L4", "RTX 4090"))
 
 
 def test_a_cuda_context_takes_2_kib_per_gpu_thread() -> None:
-    """Measured: github.com/pytorch/pytorch/issues/28394 and github.com/unslothai/unsloth-zoo/pull/1053."""
+    """The sizes were measured in github.com/pytorch/pytorch/issues/28394 and github.com/unslothai/unsloth-zoo/pull/1053."""
     assert find_card("titan v").context_bytes == 320 << 20
     assert find_card("rtx 6000 ada").context_bytes == 426 << 20
     assert find_card("mi300x").context_bytes == 0
@@ -158,7 +158,7 @@ def test_a_cuda_context_takes_2_kib_per_gpu_thread() -> None:
 @pytest.mark.parametrize(
     ("name", "capability", "threads", "shared_kib", "optin_kib"),
     [
-        # technical specifications per compute capability (CUDA C++ Programming Guide)
+        # The CUDA C++ Programming Guide lists these limits for each compute capability.
         ("Tesla P100-PCIE-16GB", (6, 0), 2048, 64, 48),
         ("Tesla V100-SXM2-16GB", (7, 0), 2048, 96, 96),
         ("Tesla T4", (7, 5), 1024, 64, 64),
@@ -171,7 +171,7 @@ def test_a_cuda_context_takes_2_kib_per_gpu_thread() -> None:
 def test_a_gpu_has_the_properties_of_its_compute_capability(
     name: str, capability: tuple[int, int], threads: int, shared_kib: int, optin_kib: int
 ) -> None:
-    """All of them have 48 KiB of shared memory per block by default, 65,536 registers and warps of 32 threads."""
+    """All these GPUs have 65,536 registers, warps of 32 threads, and by default 48 KiB of shared memory per block."""
     of = card_of(name).properties
     assert (of.major, of.minor) == capability and of.max_threads_per_multi_processor == threads
     assert of.shared_memory_per_multiprocessor == shared_kib * 1024
@@ -184,9 +184,9 @@ def test_a_gpu_has_the_properties_of_its_compute_capability(
     ("name", "cache_mib", "uses_winograd"),
     [
         ("Tesla V100-SXM2-16GB", 6, True),
-        ("NVIDIA A100-SXM4-80GB", 40, False),  # has TF32 tensor cores
+        ("NVIDIA A100-SXM4-80GB", 40, False),  # an A100 uses TF32 tensor cores instead of Winograd
         ("AMD Instinct MI250X", 8, False),
-        ("AMD Instinct MI300X", 256, False),  # Infinity Cache, which is larger than L2
+        ("AMD Instinct MI300X", 256, False),  # the Infinity Cache, which is larger than the L2 cache
     ],
 )
 def test_the_cache_size_and_the_convolution_algorithm_depend_on_the_gpu_model(

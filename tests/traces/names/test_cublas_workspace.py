@@ -1,4 +1,4 @@
-"""Sizes of cuBLAS workspaces, as aten/src/ATen/cuda/CUDABlas.cpp and CublasHandlePool.cpp set them."""
+"""Tests that cuBLAS workspaces have the sizes that PyTorch's CUDABlas.cpp and CublasHandlePool.cpp set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of copies and waits as four vendors' profilers write them."""
+"""Tests that copies and runtime calls are recognized by the names that profilers of several vendors give them."""
 
 from __future__ import annotations
 

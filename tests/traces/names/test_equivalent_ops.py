@@ -1,4 +1,4 @@
-"""Names and shapes by which calls of several releases are compared, and names of kernels without their parameters."""
+"""Tests that ops of different PyTorch releases get the same names and shapes, and that kernel names lose their parameters."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def test_only_shapes_of_matrices_are_compared_if_there_are_any() -> None:
     assert distinct_shapes(((4,), (), (3,))) == ((3,), (4,))
     assert canonical_shapes("copy", ((4, 3), (4, 3))) == canonical_shapes("copy", ((4, 3),)) == ((4, 3),)
     shapes = ((8,), (2, 3), (4, 4), (3, 2))
-    assert shapes_of_canonical("convolution", shapes) == ((4, 4), (2, 3), (3, 2))  # the op has several names
+    assert shapes_of_canonical("convolution", shapes) == ((4, 4), (2, 3), (3, 2))  # other ops also have this canonical name
     assert shapes_of_canonical("cumsum", shapes) == shapes
     assert shapes_of_canonical("convolution", ((8,),)) == ((8,),)
 
 
 @pytest.mark.parametrize("op", ["_foreach_add", "_fused_adam", "cat", "stack", "mul", "rnn", "chunk_cat"])
 def test_repeated_shapes_of_an_op_count(op: str) -> None:
-    buffers = () if op in ("rnn", "chunk_cat") else ((2,),)  # cuDNN's buffers do not count
+    buffers = () if op in ("rnn", "chunk_cat") else ((2,),)  # buffers of cuDNN are left out
     assert canonical_shapes(op, ((4, 3), (), (2,), (4, 3))) == (*buffers, (4, 3), (4, 3))
     assert canonical_shapes(op, ((4, 3),) * 28) != canonical_shapes(op, ((4, 3),) * 36)
 
@@ -58,9 +58,9 @@ def test_kernel_names_are_compared_without_parameters(kernel: str, text: str) ->
     ("mangled", "text"),
     [
         ("_ZN5aiter8rms_normILi4EEEvPT_", "aiter::rms_norm<Li4EEEvPT_>"),
-        ("_ZN9something6kernelEPfi", "something::kernel"),  # c++filt: something::kernel(float*, int)
+        ("_ZN9something6kernelEPfi", "something::kernel"),  # the tool c++filt prints something::kernel(float*, int)
         ("_ZN2ck12_GLOBAL__N_14gemmILi1EEEvv", "ck::(anonymous namespace)::gemm<Li1EEEvv>"),
-        ("_ZNSt6vectorE", "_ZNSt6vectorE"),  # abbreviations such as St stay
+        ("_ZNSt6vectorE", "_ZNSt6vectorE"),  # names with abbreviations such as St are not changed
         ("_ZN99ab", "_ZN99ab"),
     ],
 )

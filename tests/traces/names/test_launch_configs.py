@@ -1,4 +1,4 @@
-"""Launch configurations as text and back."""
+"""Tests that launch configurations are written as text and read from text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folders of this tool's packages, in a checkout and in an installation."""
+"""Tests that the folders of this tool's packages are found in a checkout and in an installation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("traces", "tracer", "replayer")
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The folder of `traces`, laid out as in the wheel."""
+    """Return the parent folder of `traces`, with the folder structure of an installed wheel."""
     public = tmp_path / "trace_replay" / "public"
     public.mkdir(parents=True)
     (public / "traces").symlink_to(ROOT / "traces")
@@ -32,7 +32,8 @@ def test_every_package_is_found_in_a_checkout_and_in_an_installation(installed: 
 
 
 def test_the_installed_package_recognizes_its_own_files(installed: Path) -> None:
-    """GIVEN the wheel's folders WHEN Dynamo or a profile asks THEN each file belongs to the tool."""
+    """GIVEN the folders of an installed wheel WHEN Dynamo or a profile contains a file of the tool THEN the file is recognized.
+    """
     program = """
 import inspect
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Estimated times have the error that a benchmark measured for their kind of work and GPU."""
+"""Tests that estimated times have the expected error that a benchmark measured for the same kind of work and the same GPU."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def test_less_than_one_hundredth_of_estimated_gpu_time_has_no_expected_error(row
 
 def test_published_times_of_whole_phases_have_no_expected_error(rows: None) -> None:
     published = _estimated("Tesla T4", FULL, Origin.PUBLISHED)
-    assert expected_error(published) is not None  # of ops
+    assert expected_error(published) is not None  # published times of ops are estimates
     published.device.launch[:] = NONE
     assert expected_error(published) is None
 
 
 def test_the_precision_with_the_most_gpu_time_determines_the_expected_error() -> None:
-    """All ops take equally long. With half of them in fp16, fp16 does not have most of the time."""
+    """All ops take the same time. If half of the ops use fp16, most of the time is not fp16."""
     trace = training()
     ops = np.flatnonzero(trace.host.dtypes >= 0)
     half = trace.strings.add("float16;float16")
@@ -117,7 +117,7 @@ def test_a_comparison_says_that_the_first_trace_contains_estimates(rows: None) -
 
 
 def test_each_row_of_the_error_table_is_in_the_documentation() -> None:
-    """The page quotes what benchmarks/estimates.py prints."""
+    """The page docs/what_if.md quotes the output of benchmarks/estimates.py."""
     page = (ROOT / "docs" / "what_if.md").read_text(encoding="utf-8")
     networks = json.loads(TABLE.read_text(encoding="utf-8"))["networks"]
     assert {row["precision"] for row in networks} == {"fp32", "half"}

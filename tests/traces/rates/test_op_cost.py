@@ -1,4 +1,4 @@
-"""Floating-point operations of ops, counted by hand: a multiplication and an addition are two."""
+"""Tests that ops have the number of floating-point operations that was counted by hand. A multiply-add has two operations."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from traces.rates.op_cost import attention_flops, flops, itemsize, rnn_weights
         ("attention_backward", ((2, 4, 10, 8), (2, 4, 12, 8), (2, 4, 12, 8)), 10 * 2 * 4 * 10 * 8 * 12),
         ("attention", ((2, 4, 10, 8), (2, 4, 12, 8)), 0),
         ("attention", ((40, 10, 8), (40, 12, 8), (40, 12, 8)), 0),
-        # an LSTM of 2 layers: input 5x2x3, 16 = 4 gates x 4 units; the buffer of 688 and the hidden state are no weights
+        # An LSTM of 2 layers with 4 units has weights for 4 gates, so their first size is 16. The buffer of 688 elements and
+        # the hidden state are no weights.
         ("rnn", ((5, 2, 3), (16, 3), (16, 4), (16,), (16,), (16, 4), (16, 4), (16,), (16,), (688,), (2, 2, 4)),
          2 * 10 * (16 * 3 + 3 * 16 * 4)),
-        # a packed sequence has two dimensions, as have the output and its gradient behind the hidden state
+        # A packed sequence has two dimensions. In the backward pass, the output and its gradient follow the hidden state.
         ("rnn_backward", ((10, 3), (16, 3), (16, 4), (688,), (1, 2, 4), (10, 4), (10, 4)), 2 * 2 * 10 * (16 * 3 + 16 * 4)),
         ("mm", ((2, 3),), 0),
         ("relu", ((2, 3), (3, 5)), 0),
@@ -37,16 +38,17 @@ def test_one_call_of_an_op_has_the_textbook_number_of_flops(op: str, shapes: tup
 
 @pytest.mark.parametrize(("elements", "is_weight"), [(191, True), (192, False)])
 def test_the_flat_buffer_that_contains_all_rnn_weights_is_not_counted_as_a_weight(elements: int, is_weight: bool) -> None:
-    """GIVEN weights of 16 x 8 and 16 x 4, which are 192 elements in all."""
+    """GIVEN weights of 16 x 8 and 16 x 4, which have 192 elements in total."""
     weights: tuple[Shape, ...] = ((16, 8), (16, 4), (16,), (16,))
     found = rnn_weights(((5, 3, 8), *weights, (elements,), (2, 3, 4), (9, 9)))
     assert found == (*weights, *([(elements,)] if is_weight else []))
 
 
 def test_flops_of_attention_are_two_matrix_products_forward_and_five_backward() -> None:
-    """GIVEN 2 x 4 heads, 8 queries and 6 keys with 16 channels, and a mask of 8 x 6 before them, which is no input of a product
+    """GIVEN 2 x 4 heads, 8 queries, 6 keys and 16 channels WHEN a mask of 8 x 6 is the first input THEN the mask is not a
+    factor of a product.
 
-    THEN a product has 2 x (2 x 4 x 8 x 6) x 16 FLOPs, and there are 2 of them, or 5 in the backward pass.
+    One product has 2 x (2 x 4 x 8 x 6) x 16 FLOPs. The forward pass has 2 products, and the backward pass has 5.
     """
     query, key, mask = (2, 4, 8, 16), (2, 4, 6, 16), (8, 6)
     product = 2 * (2 * 4 * 8 * 6) * 16
@@ -66,9 +68,9 @@ def test_an_element_has_at_least_one_byte(dtype: str, size: int) -> None:
 @pytest.mark.parametrize(
     "shapes",
     [
-        ((2, 4, 8, 16), (2, 4, 8, 16)),  # no values
+        ((2, 4, 8, 16), (2, 4, 8, 16)),  # the values are missing
         ((2, 4, 8, 16), (2, 4, 8, 16), (4, 8, 16)),
-        ((2, 4, 8, 16), (2, 4, 8, 32), (2, 4, 8, 32)),  # other channels in queries and keys
+        ((2, 4, 8, 16), (2, 4, 8, 32), (2, 4, 8, 32)),  # queries and keys have different numbers of channels
         ((1, 2, 4, 8, 16), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Attention over paged caches, with FLOPs and bytes worked out by hand from the shapes that servers record."""
+"""Tests the FLOPs and bytes of attention over paged caches. The expected numbers were computed by hand from recorded shapes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tests.traces.rates.test_achieved_rates import one_op
 from traces.model.layouts import Shape
 from traces.rates.paged_attention import PagedAttention
 
-_SLOTS: Shape = (1000, 8, 128)  # a cache whose pages have one token
-_PAGES: Shape = (64, 16, 4, 128)  # 16 tokens per page, 4 heads
+_SLOTS: Shape = (1000, 8, 128)  # the pages of this cache have one token each
+_PAGES: Shape = (64, 16, 4, 128)  # the pages of this cache have 16 tokens and 4 heads
 _LATENT: Shape = (1000, 1, 1, 576)
 
 
@@ -86,7 +86,8 @@ def test_other_attention_ops_are_not_treated_as_paged() -> None:
 
 
 def test_paged_attention_has_the_expected_flops_and_bytes_per_second() -> None:
-    """One new token, 32 heads, 7000 cached tokens in 30 us: 115 MFLOP and 28.7 MB, not the whole cache of 327 MB."""
+    """One new token attends to 7000 cached tokens with 32 heads in 30 us. The op has 115 MFLOP and reads 28.7 MB, not the whole
+    cache of 327 MB."""
     shapes = "1,32,128;80000,8,128;80000,8,128;2;2;7000"
     row = one_op("aiter::mha_batch_prefill", shapes, "bfloat16;bfloat16;bfloat16;int;int;int", 30, card="NVIDIA A100-SXM4-40GB")
     assert (row.flops, row.flops_bounded) == (2 * 32 * 7000 * 256, True)

@@ -1,4 +1,5 @@
-"""Rates of ops in a few recordings, and the bytes and FLOPs of many ops, in golden/, to be read by people."""
+"""Tests that the rates of ops in real recordings, and the bytes and FLOPs of many ops, equal golden files that people can read.
+"""
 
 from __future__ import annotations
 

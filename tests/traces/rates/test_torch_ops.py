@@ -1,6 +1,6 @@
-"""The bytes of an op agree with the tensors that PyTorch reads and returns, for all ops of a kind.
+"""Tests that the bytes of an op agree with the tensors that PyTorch reads and returns, for all ops of each kind.
 
-PyTorch's own lists of ops are its tags, such as `torch.Tag.reduction`, and the schemas of its ops.
+The ops of a kind are found by PyTorch's tags, such as `torch.Tag.reduction`, and by the schemas of ops.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INDEX = torch.tensor([[0, 1, 2, 0, 1, 2]])
 
 
 def tagged(tag: torch.Tag) -> set[str]:
-    """Names of ops, such as "sum", of which an overload has a tag."""
+    """Return the names of ops, such as "sum", that have an overload with the tag."""
     found = set()
     for full in ATEN:
         name, _, overload = full.partition(".")
@@ -42,7 +42,7 @@ def moved(op: str, *tensors: torch.Tensor, name: str = "") -> int:
 
 @pytest.mark.skipif(not hasattr(torch.Tag, "reduction"), reason="older releases of PyTorch do not tag reductions")
 def test_a_reduction_reads_its_input_and_writes_almost_nothing() -> None:
-    """The sizes of some results depend on values, so these results count as nothing, too."""
+    """The sizes of some results depend on values. Such results also count as zero bytes."""
     by_value = {name for name in tagged(torch.Tag.dynamic_output_shape) if name.startswith(("unique", "_unique2", "nonzero"))}
     by_value |= {"masked_select", "bincount"}
     names = tagged(torch.Tag.reduction) | by_value | {"topk", "median", "histc"}
@@ -62,7 +62,7 @@ def test_a_test_of_each_element_writes_the_bytes_of_torchs_result(op: str) -> No
 
 
 def test_filling_a_tensor_with_a_number_or_with_random_numbers_only_writes() -> None:
-    """PyTorch's random ops that work in place have names such as `normal_`. `bernoulli_` may read probabilities."""
+    """In-place random ops of PyTorch have names such as `normal_`. The op `bernoulli_` may read probabilities."""
     drawn = {name for name in tagged(torch.Tag.nondeterministic_seeded) if name.endswith("_") and not name.startswith("_")}
     names = {name for name in drawn if "dropout" not in name and "rrelu" not in name} - {"bernoulli_"} | {"fill_", "zero_"}
     assert len(names) == 9
@@ -100,7 +100,7 @@ def test_a_gather_reads_an_index_and_an_element_for_each_element_that_it_writes(
     ],
 )
 def test_ops_of_one_kind_move_the_same_bytes(ops: str, tensors: tuple[torch.Tensor, ...]) -> None:
-    """The file test_op_traffic.py checks one op of each kind by hand. An elementwise op would move other bytes."""
+    """The file test_op_traffic.py checks one op of each kind against numbers computed by hand."""
     amounts = {op: moved(op, *tensors) for op in ops.split()}
     elementwise = moved("mul_" if ops.split()[0].endswith("_") else "mul", *tensors)
     assert len(set(amounts.values())) == 1, amounts
@@ -125,7 +125,8 @@ def test_a_matrix_product_of_each_dtype_runs_on_the_unit_for_this_dtype(dtype: s
 
 
 BATCH, HEADS, TOKENS, KEYS, CHANNELS = 2, 3, 5, 7, 8
-# Dao-AILab/flash-attention, ROCm/aiter and xFormers name these functions. Tensors are (batch, tokens, heads, channels).
+# These are function names of Dao-AILab/flash-attention, ROCm/aiter and xFormers. Their tensors have the dimensions (batch,
+# tokens, heads, channels).
 LIBRARIES = (
     "_flash_attn_forward _flash_attn_backward _flash_attn_varlen_forward _flash_attn_varlen_backward flash_attn_func"
     " flash_attn_varlen_func varlen_fwd mha_fwd mha_bwd mha_varlen_fwd mha_varlen_bwd fmha_v3_fwd fmha_v3_bwd"
@@ -134,8 +135,8 @@ LIBRARIES = (
 
 
 def test_attention_of_pytorch_and_of_libraries_has_the_flops_of_two_or_five_products() -> None:
-    """PyTorch's ops named scaled_dot_product have the heads before the tokens, as have cuDNN's and flex_attention. The ops
-    named flash_attention and efficient_attention have the tokens before the heads."""
+    """PyTorch's ops named scaled_dot_product, cuDNN's ops and flex_attention have the heads before the tokens. The ops named
+    flash_attention and efficient_attention have the tokens before the heads."""
     of_torch = {name for name in NAMES if name.endswith(("attention_forward", "attention_backward"))}
     scaled = {name for name in NAMES if name.startswith(("_scaled_dot_product", "scaled_dot_product"))}
     names = {name for name in of_torch | scaled if "cpu" not in name and "_math" not in name and not name.startswith("_fused")}
@@ -152,13 +153,13 @@ def test_attention_of_pytorch_and_of_libraries_has_the_flops_of_two_or_five_prod
         assert found == (5 if backward else 2) * product, name
 
 
-# The functions of torch.nn.functional call these ops before or instead of an op with "loss" in its name.
+# The loss functions of torch.nn.functional call these ops, whose names do not contain "loss".
 LOSSES_WITH_OTHER_NAMES = "log_softmax _log_softmax kl_div binary_cross_entropy binary_cross_entropy_with_logits".split()
 
 
 def test_all_losses_of_pytorch_begin_the_loss_phase() -> None:
     losses = {name for name in NAMES if "loss" in name and "backward" not in name}
-    losses = {name for name in losses if "cudnn" not in name and "miopen" not in name}  # `ctc_loss` calls these
+    losses = {name for name in losses if "cudnn" not in name and "miopen" not in name}  # `ctc_loss` calls these ops
     assert len(losses) > 20
     assert [name for name in (*losses, *LOSSES_WITH_OTHER_NAMES) if op_class(f"aten::{name}") != LOSS] == []
     assert op_class("aten::nll_loss_backward") != LOSS

@@ -1,4 +1,4 @@
-"""Which functions and frames torch.compile traces, with stand-ins for the modules of torch._dynamo."""
+"""Tests which functions and frames torch.compile traces. Fakes replace the modules of torch._dynamo."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def original() -> None: ...
 def of_the_script() -> None: ...
 
 
-vars(of_the_script)["stands_for"] = original  # as functools.wraps copies it
+vars(of_the_script)["stands_for"] = original  # functools.wraps copies this attribute to other functions
 WRAPPER = around(original, lambda call: call())
 
 
@@ -83,7 +83,7 @@ def test_dynamos_guards_check_the_original_function_instead_of_the_wrapper(
     fn: object, source: object, expected: object
 ) -> None:
     class Guarded(Method):
-        """The class whose `__init__` is wrapped, and unwrapped after the test."""
+        """A class whose `__init__` is wrapped during the test."""
 
         def __init__(self, fn: object, source_fn: object) -> None:
             super().__init__(fn, source_fn)

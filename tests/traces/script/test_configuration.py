@@ -1,4 +1,4 @@
-"""The configuration shared by command, launcher and child survives its file."""
+"""Tests that the configuration of a session is the same after it was written to a file and read from it."""
 
 from __future__ import annotations
 

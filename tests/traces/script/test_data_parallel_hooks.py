@@ -1,4 +1,4 @@
-"""Stages of nn.DataParallel, and the GPUs that they belong to."""
+"""Tests which GPU each stage of nn.DataParallel belongs to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from traces.script.data_parallel_hooks import DataParallelHooks
         ((torch.device("cuda", 1),), 1),
         ([], None),
         (0, 0),
-        (-1, None),  # the CPU, as in nn.DataParallel's output_device
+        (-1, None),  # nn.DataParallel uses -1 for the CPU in output_device
         ("cuda:2", 2),
         ("cpu", None),
         (torch.device("cpu", 0), None),

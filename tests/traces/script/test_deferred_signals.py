@@ -1,4 +1,4 @@
-"""Signals that arrive during a block that must not be interrupted."""
+"""Tests that signals are deferred while a protected block runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def handled() -> Iterator[Callable[[signal.Signals, Callable[[int, FrameType | None], None]], None]]:
-    """Sets a signal's handler for the length of a test."""
+    """Return a function that sets a signal's handler. The old handlers are restored after the test."""
     before: dict[signal.Signals, object] = {}
 
     def handle(number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> None:
@@ -127,8 +127,8 @@ def test_the_exit_handler_prints_nothing_on_stderr() -> None:
 
 
 def test_an_exit_handler_called_early_does_not_run_again() -> None:
-    """GIVEN that the function returned by `at_exit` is called WHEN the interpreter exits THEN `finish` does not run again, not
-    even in a fork."""
+    """GIVEN a script that calls the function that `at_exit` returned WHEN the interpreter exits THEN `finish` does not run
+    again, not even in a forked process."""
     done = run(
         "end = at_exit(lambda: print('once', flush=True))\nif os.fork() == 0:\n    end()\n    os._exit(0)\nos.wait()\nend()"
     )
@@ -136,7 +136,7 @@ def test_an_exit_handler_called_early_does_not_run_again() -> None:
 
 
 def test_the_exit_handler_runs_even_if_ctrl_c_arrives_just_before_it() -> None:
-    """The signal arrives before the interpreter calls the first of its exit hooks."""
+    """The signal arrives before the interpreter calls its first exit function."""
     done = run(
         "import atexit, threading\n"
         "def first():\n"
@@ -163,10 +163,10 @@ def test_a_forked_child_does_not_call_the_exit_function_of_its_parent() -> None:
         (lambda: os.kill(os.getpid(), signal.SIGKILL), True),
         (lambda: os.killpg(0, signal.SIGKILL), True),
         (lambda: signal.raise_signal(signal.SIGALRM), True),
-        (lambda: os.kill(os.getpid(), 0), False),  # only checks whether the process exists
+        (lambda: os.kill(os.getpid(), 0), False),  # this call only checks whether the process exists
         (lambda: os.kill(os.getpid(), signal.SIGINT), False),  # Python raises KeyboardInterrupt
         (lambda: os.kill(os.getppid(), signal.SIGTERM), False),
-        (lambda: signal.raise_signal(signal.SIGCHLD), False),  # ignored by default
+        (lambda: signal.raise_signal(signal.SIGCHLD), False),  # the operating system ignores this signal by default
     ],
 )
 def test_the_recording_is_finished_before_the_script_calls_exec_or_kills_itself(

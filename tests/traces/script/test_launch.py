@@ -1,4 +1,4 @@
-"""How a script is started, and how its process ends."""
+"""Tests how a script is started, and how the end of its process is reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def test_a_replay_starts_with_pytorch_2_10_and_later(monkeypatch: pytest.MonkeyP
 
 
 def test_a_replay_with_an_older_pytorch_is_rejected_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """GIVEN PyTorch 2.9 WHEN a replay starts THEN an error says what to do. A recording starts with any release."""
+    """GIVEN PyTorch 2.9 WHEN a replay starts THEN an error says which version to install. A recording starts with any version.
+    """
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.9.1+cu126")
     with pytest.raises(TraceError) as refused:
         write_session(tmp_path, {"replayer": {}})
@@ -45,7 +46,7 @@ def test_many_ranks_are_split_into_machines_with_eight_ranks_each(ranks: int, lo
     found = _group({"OMP_NUM_THREADS": "4", "WORLD_SIZE": "9"}, ranks)
     sizes = [found[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")]
     assert sizes == [str(ranks), str(local), str(machines)]
-    assert found["OMP_NUM_THREADS"] == "4" and found["TRACE_RANKS"] == f"{ranks}"  # the user's own number of threads remains
+    assert found["OMP_NUM_THREADS"] == "4" and found["TRACE_RANKS"] == f"{ranks}"  # a number set by the user stays
     assert _group({}, ranks)["OMP_NUM_THREADS"] == "1"
 
 
@@ -55,7 +56,7 @@ def test_more_ranks_than_one_machine_supports_must_be_a_multiple_of_eight() -> N
 
 
 class Child:
-    """A process with the id 5, which ends with `code`. `Child` also receives signals."""
+    """Fakes a process with the id 5, which ends with `code`, and stores the signals that it receives."""
 
     pid = 5
 
@@ -85,7 +86,7 @@ def test_a_child_process_reports_its_events_and_how_it_ended(
 
 
 def test_a_launcher_stopped_by_a_signal_keeps_its_own_exit_code() -> None:
-    """torchrun ends with exit code 1 after SIGTERM. A script that handles the signal ends with exit code 0."""
+    """After SIGTERM, torchrun ends with exit code 1. A script that handles the signal ends with exit code 0."""
     none: frozenset[int] = frozenset()
     endings = [
         ChildResult(code, 5, none, none, none, stopped_by).ending for code, stopped_by in ((1, 15), (143, 15), (0, 15), (1, 0))
@@ -94,9 +95,9 @@ def test_a_launcher_stopped_by_a_signal_keeps_its_own_exit_code() -> None:
 
 
 def test_a_script_that_does_not_exist_is_not_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """GIVEN a script that does not exist THEN no process starts.
+    """GIVEN the name of a script that does not exist THEN no process starts.
 
-    Options of Python, and `torchrun`, are not names of scripts.
+    Options of Python and the word `torchrun` are not script names.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(subprocess, "Popen", Child())
@@ -145,7 +146,7 @@ def test_a_signal_before_the_start_of_the_child_process_is_passed_on_afterwards(
 
 
 def test_only_installed_libraries_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a package, a module and a folder without `__init__.py` THEN the folder is not a library."""
+    """GIVEN a package, a module and a folder without `__init__.py` THEN the folder is not listed as a library."""
     for name in ("package/__init__.py", "module.py", "folder/part.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()

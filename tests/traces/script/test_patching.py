@@ -1,4 +1,4 @@
-"""Wrappers of torch's functions look like the functions that they replace."""
+"""Tests that wrappers of PyTorch functions behave like the original functions, and that patches can be undone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from traces.script.patching import OutermostCalls, Patches, PhaseScope, argument
 
 
 def test_a_wrapper_has_the_default_arguments_of_its_function() -> None:
-    """torch.compile guards on the defaults of a function, and reads them from the wrapper. Calls stay the same."""
+    """torch.compile reads the default arguments from the wrapper, and its guards check them. Calls of the wrapper use the
+    defaults of the original."""
 
     def original(x: int, y: int = 2, *, z: int = 3) -> tuple[int, int, int]:
         return x, y, z
@@ -38,7 +39,7 @@ def test_calls_use_the_default_arguments_of_the_replacement() -> None:
 
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Makes modules that scripts can import, and undoes the patches of the test."""
+    """Return a function that creates modules that scripts can import. Patches are undone after the test."""
     monkeypatch.setattr(patching, "PATCHES", patches := Patches())
 
     def make(name: str, **names: Any) -> ModuleType:
@@ -66,8 +67,8 @@ def test_a_function_is_replaced_in_all_modules_of_torch_and_no_others(modules: A
 
 
 def test_a_module_that_imported_the_name_earlier_is_patched_and_restored(modules: Any) -> None:
-    """GIVEN a script's module with `from torch.one import function` and one of torch's own WHEN patched THEN only the script's
-    module follows, and undoing gives the function back, also where the script imported ours."""
+    """GIVEN a script module and a PyTorch module that imported a function WHEN the function is patched THEN only the script
+    module gets the replacement. After the patch is undone, all modules have the original function."""
 
     def function() -> str:
         return "torch's"
@@ -88,7 +89,7 @@ def test_a_module_that_imported_the_name_earlier_is_patched_and_restored(modules
     assert (of_torch.function, script.kept, inner.f, later.kept) == (function, function, function, function)
 
 
-def test_an_import_callback_runs_at_the_import_or_at_once(
+def test_an_import_callback_runs_at_the_import_or_immediately_if_the_module_is_imported(
     modules: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     (tmp_path / "module_of_a_script.py").write_text("value = 7\n", encoding="utf-8")
@@ -122,9 +123,9 @@ def test_only_the_outermost_of_nested_calls_enters_the_context_manager() -> None
     inner = calls.wrap("name", lambda x: x, scope)
     other = calls.wrap("other", lambda x: inner(x) + 10, scope)
     outer = calls.wrap("name", lambda x: other(x) + 100, scope)
-    assert outer(1) == 111 and scopes == [(1,), (1,)]  # the name's outermost, and the other name's
+    assert outer(1) == 111 and scopes == [(1,), (1,)]  # the outermost call of each of the two names
     scopes.clear()
-    assert outer(0) == 110 and scopes == [(0,), (0,), (0,)]  # no scope was entered, so the inner calls are asked again
+    assert outer(0) == 110 and scopes == [(0,), (0,), (0,)]  # no call entered a context manager, so all three calls were asked
 
 
 class Heard:
@@ -161,6 +162,6 @@ def test_a_phase_whose_call_fails_ends_as_not_completed() -> None:
     with pytest.raises(ZeroDivisionError):
         failing()
     assert heard.events == ["+optimizer", "-optimizer"] and done == []
-    assert PhaseScope("optimizer", lambda: None).wrap(lambda: 3)() == 3  # nobody listens
+    assert PhaseScope("optimizer", lambda: None).wrap(lambda: 3)() == 3  # no listener is registered
     with PhaseScope("optimizer", lambda: None):
         pass

@@ -1,4 +1,4 @@
-"""The one rule by which recordings and running scripts are cut into phases."""
+"""Tests the rule that divides steps into phases, both in recordings and in running scripts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ EXPLICIT = ("loader", "h2d", "zero_grad", "backward", "optimizer")
 
 
 def segments_of(events: Sequence[str], lasts_ns: int) -> list[Segment]:
-    """Return the phases of a step with an event every 10 ns.
+    """Return the phases of a step that has one event every 10 ns.
 
-    An event is a reported phase that lasts `lasts_ns`, or a class of op.
+    An event is the name of a reported phase that lasts `lasts_ns`, or a class of op.
     """
     machine = PhaseSplitter()
     for i, event in enumerate(events):
@@ -64,7 +64,7 @@ def test_a_step_after_a_manual_weight_update_starts_with_a_forward_pass() -> Non
         splitter.op(LOSS, 100 * step + 10)
         splitter.enter("backward", 100 * step + 20)
         splitter.leave("backward", 100 * step + 40)
-        splitter.op(PLAIN, 100 * step + 50)  # the update
+        splitter.op(PLAIN, 100 * step + 50)  # an op that updates the weights
         assert [segment.name for segment in splitter.close(100 * step + 99)] == ["forward", "loss", "backward", "other"]
 
 
@@ -130,7 +130,8 @@ def test_phases_fill_the_time_from_the_first_event_to_the_end(events: list[str])
 
 @pytest.mark.parametrize(("kind", "is_h2d"), [(ASIDE, True), (READ, False), (PLAIN, False), (LOSS, False)])
 def test_a_copy_begins_a_phase_after_ops_that_the_recorder_does_not_see(kind: int, is_h2d: bool) -> None:
-    """GIVEN an op such as `_foreach_mul_` after zero_grad WHEN the next batch is copied, as in steps without the profiler."""
+    """GIVEN an op that the recorder does not see, such as `_foreach_mul_` after zero_grad WHEN the next batch is copied THEN
+    the copy begins a phase."""
     splitter = PhaseSplitter()
     splitter.enter("zero_grad", 0)
     splitter.leave("zero_grad", 10)
@@ -142,7 +143,8 @@ def test_a_copy_begins_a_phase_after_ops_that_the_recorder_does_not_see(kind: in
 
 
 def test_no_phase_ends_before_it_begins() -> None:
-    """GIVEN a call at 10 that ended a step WHEN the profiler starts until 50 THEN the next phases begin at 50."""
+    """GIVEN a call at 10 ns that ended a step WHEN the start of the profiler takes until 50 ns THEN the next phases begin at 50
+    ns."""
     splitter = PhaseSplitter()
     splitter.begin_ns = 50
     splitter.op(FORWARD, 10)
@@ -163,10 +165,7 @@ def test_ops_inside_a_reported_phase_belong_to_that_phase(phase: str, ops: list[
 @pytest.mark.parametrize("phase", ["forward", "loss", "other"])
 @pytest.mark.parametrize(("kind", "after"), [(PLAIN, "forward"), (LOSS, "loss"), (ASIDE, "other"), (READ, "other")])
 def test_the_next_op_after_a_reported_phase_begins_a_new_phase(phase: str, kind: int, after: str) -> None:
-    """After an op, the end of its phase would be unknown.
-
-    If the next op belongs to a phase of the same name, the phase continues.
-    """
+    """If the next op belongs to a phase of the same name, the phase continues."""
     splitter = PhaseSplitter()
     splitter.enter(phase, 0)
     splitter.leave(phase, 50)

@@ -1,4 +1,4 @@
-"""What the wrappers of PyTorch functions report to a listener, with stand-ins for torch's classes."""
+"""Tests what the wrappers of PyTorch functions report to a listener. Fakes replace classes of torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from traces.script.step_rule import Optimizers
 
 
 class Listener:
-    """Stores what a script did."""
+    """Stores the events that the wrappers report."""
 
     module_marks: Any = None
 
@@ -101,7 +101,7 @@ def test_the_size_of_a_loaded_batch_is_reported_while_the_workload_is_observed(
 
 
 def test_the_batches_of_a_data_loader_inside_the_data_set_are_not_reported() -> None:
-    """GIVEN a data set that reads its samples with another DataLoader."""
+    """GIVEN a data set that reads its samples with another DataLoader THEN only the outer DataLoader reports a batch."""
     listener = Listener()
     load = hooks(torch, listener).loading(lambda iterator: next(iterator))
 
@@ -116,7 +116,7 @@ def test_the_batches_of_a_data_loader_inside_the_data_set_are_not_reported() -> 
 
 
 def optimizer_class(listener: object, task: int = -1, **wrappers: Any) -> Any:
-    """A hooked stand-in for SGD. `task` is the number of the running backward pass."""
+    """Return a fake SGD class that is patched by the hooks. `task` is the number of the running backward pass."""
 
     class Optimizer:
         def __init__(self) -> None:
@@ -151,7 +151,7 @@ ENTER, LEAVE = "enter optimizer", "leave optimizer"
     [
         (True, -1, [("class", "SGD"), ("stepped", True)], [("stepped", False)]),
         (False, -1, [("stepped", True)], [("stepped", False)]),
-        (True, 3, [("stepped", False)], [("stepped", False)]),  # a hook of a parameter steps inside a backward pass
+        (True, 3, [("stepped", False)], [("stepped", False)]),  # a parameter's hook calls the optimizer in a backward pass
     ],
 )
 def test_optimizer_steps_are_reported_with_whether_the_optimizer_is_the_first(
@@ -209,8 +209,8 @@ class Module:
 
 @pytest.mark.parametrize(("is_open", "task"), [(True, -1), (False, -1), (True, 3)])
 def test_each_module_call_is_reported_with_its_number_and_the_launch_count(is_open: bool, task: int) -> None:
-    """GIVEN a module with the number 100 that launches one kernel and then calls a new module, which gets the number 200 and
-    launches another kernel WHEN two kernels were launched before."""
+    """GIVEN two kernel launches WHEN module 100 launches a kernel and then calls module 200, which launches another kernel THEN
+    each call is reported with the module's number plus the launches before it."""
     inner = Module()
     outer, notes, launches = Module(inner), list[int](), [1, 2]
     numbers = {id(outer): 100}
@@ -220,7 +220,8 @@ def test_each_module_call_is_reported_with_its_number_and_the_launch_count(is_op
 
     listener: Any = Listener(is_open)
     listener.module_marks = lambda module: (notes.append, launches, numbers.get, number_of_new)
-    # `task` is the number of the running backward pass. A workload does not contain the modules called there.
+    # `task` is the number of the running backward pass. Modules that are called in a backward pass do not belong to the
+    # workload.
     fake = SimpleNamespace(Tensor=torch.Tensor, strided=torch.strided, _C=SimpleNamespace(_current_graph_task_id=lambda: task))
     fake.is_grad_enabled, fake.is_autocast_enabled, fake.autocast = (lambda: True), (lambda: False), torch.autocast
 
@@ -233,7 +234,7 @@ def test_each_module_call_is_reported_with_its_number_and_the_launch_count(is_op
     called = hooks(fake, listener).module_call(call, ModuleCalls())
     assert called(outer, torch.ones(4, 2)) == "result"
     assert notes == [100 + 2, 200 + 3, ~4, ~4]
-    # WHEN the inner module is the outermost and the outer one is called inside THEN the same numbers are marked
+    # WHEN module 200 calls module 100 THEN both keep their numbers
     inner.inner, outer.inner = outer, None
     notes.clear()
     called(inner, torch.ones(4, 2))
@@ -254,8 +255,8 @@ def test_each_module_call_is_reported_with_its_number_and_the_launch_count(is_op
 def test_autocast_may_decorate_forward(
     around: bool, device: str, enabled: bool, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN a model with the decorator `torch.autocast` below another decorator, as in accelerate, inside
-    DistributedDataParallel, which calls the model as its `module`."""
+    """GIVEN a model whose `forward` is decorated with `torch.autocast` and another decorator WHEN the model is called directly
+    or by DistributedDataParallel THEN the dtype of autocast is reported."""
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
     listener = Listener()
     model: Any = torch.nn.Linear(2, 2)
@@ -271,14 +272,14 @@ def test_autocast_may_decorate_forward(
 
 
 def test_calling_a_compiled_function_is_reported_once_as_the_outermost_module_call() -> None:
-    """GIVEN a function of a script without an optimizer that torch.compile compiles, and that calls modules."""
+    """GIVEN a compiled function that calls modules, in a script without an optimizer."""
     listener, layer = Listener(is_open=False), torch.nn.Linear(2, 2)
     hooks(torch, listener).module_calls(ModuleCalls())
     function = torch.compile(lambda x: layer(layer(x)), backend="eager")
     with torch.no_grad():
         function(torch.ones(1, 2))
     assert listener.seen == [("module", False), "returned"]
-    # WHEN the compiled function fails THEN the next call is outermost again
+    # WHEN the compiled function fails THEN the next call is reported as an outermost call again
     with pytest.raises(RuntimeError):
         function(torch.ones(1, 3))
     listener.seen.clear()
@@ -290,8 +291,8 @@ def test_calling_a_compiled_function_is_reported_once_as_the_outermost_module_ca
 
 
 def test_a_call_of_a_compiled_function_is_reported_if_nothing_inside_it_is() -> None:
-    """GIVEN a script with an optimizer, and compiled functions that compute a loss, run a backward pass, update weights or call
-    a module outside of compiled code."""
+    """GIVEN a script with an optimizer WHEN compiled functions compute a loss, run a backward pass, update weights or call an
+    uncompiled module THEN a function is reported only if nothing inside it is reported."""
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer, listener, optimizers = torch.optim.SGD([weight], 0.1), Listener(is_open=False), Optimizers()
     hooks = ScriptHooks(torch, lambda: listener, optimizers)  # type: ignore[arg-type, return-value]
@@ -321,14 +322,14 @@ def test_a_call_of_a_compiled_function_is_reported_if_nothing_inside_it_is() -> 
     train = torch.compile(lambda: eagerly(go_back), backend="eager")
     update = torch.compile(lambda: eagerly(optimizer.step), backend="eager")
     call = [("module", True), "returned"]
-    assert seen(lambda: loss(torch.ones(2))) == call  # after the function has returned
+    assert seen(lambda: loss(torch.ones(2))) == call  # the call is reported after the function returned
     assert seen(lambda: loss(torch.ones(2))) == [("autograd", True), *call]
     with torch.no_grad():
         assert seen(lambda: loss(torch.ones(2))) == [("module", False), "returned"]
     for _ in range(2):
         assert {"enter backward", ("module", True)} & set(seen(train)) == {"enter backward"}
         assert {("stepped", True), ("module", True)} & set(seen(update)) == {("stepped", True)}
-        assert seen(calls_module).count(("module", True)) == 1  # the module, and not the function
+        assert seen(calls_module).count(("module", True)) == 1  # the module is reported, but not the function
         assert ("module", True) not in seen(both)
         with torch.no_grad():
             assert seen(both) == [("module", False), "returned"]

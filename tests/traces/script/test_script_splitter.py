@@ -1,4 +1,4 @@
-"""Tests how a script's calls are divided into steps and phases. Every call takes 10 ns, and the next one follows after 1 ns."""
+"""Tests how the calls of a script are divided into steps and phases. Every call takes 10 ns, and 1 ns passes between calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Optimizer: ...
 
 
 class Script:
-    """Makes calls and writes down the steps that end: `train` or `evaluate`, and the duration of each phase."""
+    """Makes calls and stores each completed step as text: `train` or `evaluate`, and the duration of each phase."""
 
     def __init__(self, optimizer: bool = True, more: bool | None = None) -> None:
         self.optimizers, self.optimizer, self.more = Optimizers(), Optimizer(), more
@@ -30,7 +30,7 @@ class Script:
         self.evaluates: list[bool] = []
         self.began: list[str] = []
 
-    # --- the calls
+    # --- calls of a script
 
     def do(self, calls: str, thread: str = "main") -> None:
         for call in calls.split():
@@ -85,7 +85,7 @@ class Script:
     def _stop(self, thread: str) -> None:
         self.splitter.stop(thread, self.now_ns)
 
-    # --- what ScriptSplitter reports
+    # --- events that ScriptSplitter reports
 
     def segment_begins(self, thread: str, name: str, now_ns: int) -> None:
         self.began.append(name)
@@ -125,7 +125,7 @@ TRAIN = "train: loader 11 forward 11 loss 11 backward 10 optimizer 11"
         ("loader module loss backward optimizer", [TRAIN]),
         ("loader module loss backward second_optimizer optimizer", [TRAIN.replace("optimizer 11", "optimizer 22")]),
         ("loader module loss backward", []),
-        # no forward pass was seen before the loss: it lasts since the loader
+        # Without a forward pass, the loss begins when the loader ends.
         ("loader loss backward optimizer", ["train: loader 11 loss 11 backward 10 optimizer 11"]),
         ("loader backward optimizer", ["train: loader 11 backward 10 optimizer 11"]),
         (
@@ -133,20 +133,20 @@ TRAIN = "train: loader 11 forward 11 loss 11 backward 10 optimizer 11"
             ["train: loader 11 zero_grad 10 forward 1 loss 11 backward 10 optimizer 11"],
         ),
         ("loader zero_grad backward optimizer", ["train: loader 11 zero_grad 10 forward 1 backward 10 optimizer 11"]),
-        # values that are created on the way are no forward pass
+        # Filling a new tensor does not begin a forward pass.
         ("loader fill module loss backward optimizer", [TRAIN.replace("forward 11", "other 11 forward 11")]),
-        # so does a loss after a second copy
+        # A loss after a second copy does not begin a forward pass either.
         (
             "loader module loss backward h2d loss backward optimizer",
             ["train: loader 11 forward 11 loss 11 backward 10 h2d 11 forward 1 loss 11 backward 10 optimizer 11"],
         ),
-        # two backward passes of one step
+        # One step may have two backward passes.
         ("loader module backward backward optimizer", ["train: loader 11 forward 11 backward 21 optimizer 11"]),
         (
             "loader module backward loader module backward optimizer",
             ["train: loader 11 forward 11 backward 10 loader 12 forward 11 backward 10 optimizer 11"],
         ),
-        # the second of two micro-batches, with and without a module
+        # The second of two micro-batches has a forward pass, with or without a module call.
         (
             "loader module backward module backward optimizer",
             ["train: loader 11 forward 11 backward 10 forward 12 backward 10 optimizer 11"],
@@ -155,21 +155,21 @@ TRAIN = "train: loader 11 forward 11 loss 11 backward 10 optimizer 11"
             "loader module backward recorded loss backward optimizer",
             ["train: loader 11 forward 11 backward 10 forward 12 loss 11 backward 10 optimizer 11"],
         ),
-        # values that are computed from the output, not from gradients
+        # Values that are computed from the output without gradients belong to the phase other.
         (
             "loader module backward logged backward optimizer",
             ["train: loader 11 forward 11 backward 10 other 12 backward 10 optimizer 11"],
         ),
-        # an op that autograd records begins a forward pass only after a backward pass
+        # An op that autograd records begins a forward pass only after a backward pass.
         ("loader module loss recorded backward optimizer", [TRAIN.replace("loss 11", "loss 22")]),
-        # a loss directly after a backward pass
+        # A loss may directly follow a backward pass.
         (
             "loader module backward loss backward optimizer",
             ["train: loader 11 forward 11 backward 10 loss 12 backward 10 optimizer 11"],
         ),
-        # gradient clipping after a backward pass is no forward pass
+        # Gradient clipping after a backward pass is no forward pass.
         ("loader module backward op optimizer", ["train: loader 11 forward 11 backward 10 other 12 optimizer 10"]),
-        # a copy before the module is a phase, one within a forward pass is not
+        # A copy before the module call is a phase, and a copy within a forward pass is not.
         ("loader h2d module backward optimizer", ["train: loader 11 h2d 10 forward 12 backward 10 optimizer 11"]),
         ("loader module h2d backward optimizer", ["train: loader 11 forward 22 backward 10 optimizer 11"]),
     ],
@@ -192,8 +192,8 @@ def test_a_batch_without_gradients_is_an_evaluation_step(calls: str, steps: list
 
 
 def test_the_next_copy_ends_an_inference_step_only_if_it_moves_a_tensor() -> None:
-    """GIVEN inference without an optimizer and a loader WHEN the next batch is copied THEN a step ends, unless the copy made a
-    new tensor."""
+    """GIVEN inference without an optimizer and without a loader WHEN the next batch is copied THEN a step ends, unless the copy
+    creates a new tensor."""
     assert steps_of("h2d evaluated h2d evaluated", optimizer=False) == ["evaluate: h2d 10 forward 12"]
     run = Script(optimizer=False)
     run.do("h2d evaluated")
@@ -217,10 +217,10 @@ def test_a_replay_uses_the_recording_to_decide_whether_more_calls_follow_in_the_
 @pytest.mark.parametrize(
     ("set_up", "ends"),
     [
-        ("h2d made", True),  # the model was moved to the device before the optimizer was made
-        ("fill", True),  # allocator warm-up
-        ("module", True),  # a dry run
-        ("module backward", False),  # it has trained
+        ("h2d made", True),  # the model moved to the device before the optimizer existed
+        ("fill", True),  # the script filled a tensor to warm up the allocator
+        ("module", True),  # the script called the model once as a test
+        ("module backward", False),  # the script trained
     ],
 )
 def test_work_before_the_first_batch_belongs_to_a_step_only_if_the_script_trains(set_up: str, ends: bool) -> None:
@@ -240,7 +240,7 @@ def test_setup_is_recognized_only_before_the_first_step() -> None:
 
 
 def test_a_script_without_loader_begins_its_first_step_with_zero_grad() -> None:
-    """Batches are made on the device, and no module is called before zero_grad."""
+    """The script creates batches on the device, and calls no module before zero_grad."""
     run = Script()
     run.do("op zero_grad module loss backward optimizer")
     assert run.steps == ["train: zero_grad 10 forward 12 loss 11 backward 10 optimizer 11"]
@@ -283,8 +283,8 @@ def test_the_training_thread_is_unknown_until_a_module_is_called() -> None:
 
 
 def test_a_backward_pass_inside_another_one_does_not_begin_a_step() -> None:
-    """GIVEN a loop without modules and optimizer, in which each backward pass starts another backward pass in autograd's thread
-    THEN only the outer backward passes divide the loop into steps."""
+    """GIVEN a training loop without modules WHEN each backward pass starts another one in autograd's thread THEN only the outer
+    backward passes end steps."""
     run = Script(optimizer=False)
     for _ in range(3):
         run.do("op op")
@@ -297,7 +297,8 @@ def test_a_backward_pass_inside_another_one_does_not_begin_a_step() -> None:
 
 @pytest.mark.parametrize(("thread", "evaluations"), [("other", 1), ("main", 2)])
 def test_only_the_training_threads_loader_can_end_an_epoch(thread: str, evaluations: int) -> None:
-    """GIVEN a script that has trained WHEN its loader has no more batches THEN a call for a copy is another evaluation."""
+    """GIVEN a script that has trained WHEN the loader of its training thread has no more batches THEN the next batch is a
+    separate evaluation step."""
     run = Script()
     run.do("loader module loss backward optimizer loader evaluated")
     run.do("exhausted", thread)
@@ -306,7 +307,7 @@ def test_only_the_training_threads_loader_can_end_an_epoch(thread: str, evaluati
 
 
 def test_an_optimizer_in_a_backward_pass_does_not_end_a_step() -> None:
-    """Hooks of parameters call optimizers, also in a thread of autograd."""
+    """Hooks of parameters may call optimizers, in the main thread or in a thread of autograd."""
     run = Script()
     run.do("loader module")
     run.splitter.enter("main", "backward", run.now_ns)
@@ -319,7 +320,8 @@ def test_an_optimizer_in_a_backward_pass_does_not_end_a_step() -> None:
 
 
 def test_an_optimizer_after_a_backward_pass_may_not_end_a_step() -> None:
-    """Only the first optimizer ends steps, and an optimizer outside of backward passes shows that the script has one."""
+    """Only the first optimizer ends steps. If another optimizer runs outside of a backward pass, the end of the batch does not
+    end the step."""
     run = Script()
     run.do("loader module backward")
     run.splitter.optimizer_stepped("main", False, run.now_ns)
@@ -361,7 +363,8 @@ def test_a_module_call_in_an_explicit_phase_is_not_a_forward_pass() -> None:
 
 
 def test_only_calls_of_the_model_in_the_training_thread_and_outside_of_phases_end_a_step() -> None:
-    """GIVEN batches without gradients: each call of the model ends a step."""
+    """GIVEN batches without gradients THEN each call of the model ends a step, except calls in other threads or inside a
+    reported phase."""
     run = Script()
     run.do("evaluated evaluated")
     assert len(run.steps) == 1

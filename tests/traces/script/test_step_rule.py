@@ -1,4 +1,4 @@
-"""Tests where steps end, for each kind of loop in scripts, and for random sequences of loops (hypothesis)."""
+"""Tests where steps end for each kind of loop, and for random sequences of loops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from traces.script.step_rule import Optimizers, StepEnd, StepSplitter
 
 MODEL, OTHER, LOSS = 1, 2, 3
-FUNCTION = -4  # a compiled function
+FUNCTION = -4  # the number of a compiled function
 ENDS = {StepEnd.NOTHING: "", StepEnd.TRAINING: "T", StepEnd.EVALUATION: "E"}
 
 
@@ -26,7 +26,7 @@ ONE.add(_OPTIMIZER)
 
 @dataclass
 class Script:
-    """A running script; `ended` says after which of its events a step ended, "T" for training, "E" for evaluation."""
+    """A running script. `ended` contains "T" for each training step that ended, and "E" for each evaluation step."""
 
     splitter: StepSplitter = field(default_factory=lambda: StepSplitter(ONE))
     ended: str = ""
@@ -83,7 +83,7 @@ def test_a_training_loop_ends_a_step_at_each_optimizer_step() -> None:
 
 
 def test_if_optimizers_step_in_backward_hooks_the_next_forward_pass_ends_the_step() -> None:
-    """GIVEN parameters whose hooks step optimizers THEN a step ends before the model is called again, and the last one with the
+    """GIVEN parameters whose hooks call optimizers THEN a step ends before the next model call, and the last step ends with the
     script."""
     script = Script()
     for _ in range(3):
@@ -93,7 +93,7 @@ def test_if_optimizers_step_in_backward_hooks_the_next_forward_pass_ends_the_ste
 
 
 def test_an_optimizer_after_backward_ends_steps_even_if_others_run_in_backward_hooks() -> None:
-    """GIVEN two accumulated batches for each step of the optimizer, the first step excepted THEN the batches are one step."""
+    """GIVEN an optimizer that is called after every second batch THEN two accumulated batches are one step."""
     script = Script()
     for accumulated in (1, 2, 2):
         for _ in range(accumulated):
@@ -113,8 +113,9 @@ def test_accumulated_gradients_are_one_step() -> None:
     assert script.ended == "TT"
 
 
-def test_evaluation_after_an_incomplete_group_of_accumulated_gradients() -> None:
-    """GIVEN a group that no optimizer step completes THEN the step that contains it and the first evaluated batch trains."""
+def test_a_step_with_accumulated_gradients_and_an_evaluated_batch_is_a_training_step() -> None:
+    """GIVEN accumulated gradients without an optimizer step WHEN the script evaluates a batch THEN the step that contains both
+    is a training step."""
     script = Script()
     batches(script, 3, lambda: script.train(MODEL, LOSS))
     script.step()
@@ -251,8 +252,8 @@ def test_a_teacher_model_called_without_gradients_belongs_to_the_training_step()
 def test_models_called_without_gradients_for_the_batch_of_a_training_step_make_no_evaluation_step(
     copies: bool, called: tuple[int, ...]
 ) -> None:
-    """GIVEN batches from a DataLoader, or copied to the GPU THEN a metric, an averaged model or a generated sample makes no
-    step, and a model called for a new batch makes one."""
+    """GIVEN a batch that was trained on WHEN the script calls a model for the same batch without gradients THEN the call adds
+    no step. A call for a new batch adds an evaluation step."""
     script = Script()
 
     def body() -> None:
@@ -276,7 +277,8 @@ def test_models_called_without_gradients_for_the_batch_of_a_training_step_make_n
 
 @pytest.mark.parametrize("copies", [False, True])
 def test_validation_with_data_that_stays_on_the_gpu_is_one_evaluation_step(copies: bool) -> None:
-    """GIVEN four epochs of three training steps, each followed by two validated batches that stay on the GPU."""
+    """GIVEN epochs of three training steps WHEN the script validates two batches that stay on the GPU after each epoch THEN
+    each validation is one step."""
     script = Script()
     for _ in range(4):
         for _ in range(3):
@@ -290,8 +292,8 @@ def test_validation_with_data_that_stays_on_the_gpu_is_one_evaluation_step(copie
 
 @pytest.mark.parametrize(("is_metric", "ends"), [(False, StepEnd.EVALUATION), (True, StepEnd.NOTHING)])
 def test_samples_generated_at_the_end_of_a_script_are_one_evaluation_step(is_metric: bool, ends: StepEnd) -> None:
-    """GIVEN a script that calls its model after the last training step without a new batch THEN the calls are an evaluation
-    step, but not if the script does so after each training step, for example to compute a metric."""
+    """GIVEN a script that calls its model after the last training step without a new batch THEN these calls are one evaluation
+    step. If the script also calls the model after each training step, for example for a metric, there is no evaluation step."""
     script = Script()
     for _ in range(3):
         script.load()
@@ -305,8 +307,8 @@ def test_samples_generated_at_the_end_of_a_script_are_one_evaluation_step(is_met
 
 @pytest.mark.parametrize("copies", [False, True])
 def test_batches_of_validation_are_no_batches_of_the_next_training_step(copies: bool) -> None:
-    """GIVEN training of one batch that stays on the GPU, validation with a DataLoader or copies, and a further training
-    step."""
+    """GIVEN training with a batch that stays on the GPU WHEN validation loads or copies batches THEN the next training step
+    does not own these batches."""
     script = Script()
     script.train(MODEL)
     script.step()
@@ -324,7 +326,7 @@ def test_batches_of_validation_are_no_batches_of_the_next_training_step(copies: 
 
 
 def test_without_new_batches_each_call_without_gradients_is_an_evaluation_step() -> None:
-    """GIVEN data that are on the GPU before the training begins."""
+    """GIVEN data that was copied to the GPU before the training."""
     script = Script()
     for _ in range(2):
         script.train(MODEL)
@@ -336,7 +338,7 @@ def test_without_new_batches_each_call_without_gradients_is_an_evaluation_step()
 
 @pytest.mark.parametrize("grad", [True, False])
 def test_inference_steps_end_at_module_calls_rather_than_compiled_functions(grad: bool) -> None:
-    """GIVEN inference with a compiled function that makes a mask before the first call of the model, or for each batch."""
+    """GIVEN inference with a compiled function that creates a mask once, or once for each batch."""
     once, each = Script(StepSplitter(Optimizers())), Script(StepSplitter(Optimizers()))
     once.call(FUNCTION, grad=grad)
     for script in (once, each):
@@ -346,7 +348,8 @@ def test_inference_steps_end_at_module_calls_rather_than_compiled_functions(grad
 
 
 def test_batches_are_evaluated_after_training_although_a_compiled_function_is_called_first() -> None:
-    """GIVEN training without an optimizer, and a compiled function that makes a mask for each batch."""
+    """GIVEN training without an optimizer WHEN a compiled function creates a mask for each batch THEN evaluation is still
+    divided by batch."""
     script = Script(StepSplitter(Optimizers()))
     batches(script, 3, lambda: script.train(MODEL))
     batches(script, 2, lambda: script.evaluate(FUNCTION, MODEL))
@@ -354,7 +357,7 @@ def test_batches_are_evaluated_after_training_although_a_compiled_function_is_ca
 
 
 def test_inference_by_compiled_functions_is_divided_into_steps() -> None:
-    """GIVEN a generation: one compiled function reads the prompt, and another generates two tokens."""
+    """GIVEN text generation in which one compiled function reads the prompt, and another one generates two tokens."""
     script = Script(StepSplitter(Optimizers()))
     for _ in range(3):
         script.evaluate(FUNCTION, FUNCTION - 1, FUNCTION - 1)
@@ -374,7 +377,8 @@ def test_a_step_counts_as_evaluation_until_a_module_is_called_with_gradients() -
     assert not splitter.evaluating
 
 
-# Each function runs a kind of loop, and returns the expected steps. It ends with a request for a batch, or with a step.
+# Each function runs one kind of loop and returns the expected steps. The last event of a loop is a request for a batch or an
+# optimizer step.
 def _plain(script: Script, n: int) -> str:
     for _ in range(n):
         script.load()
@@ -411,7 +415,7 @@ def _adversarial(script: Script, n: int) -> str:
 
 
 def _validating(script: Script, n: int) -> str:
-    script.exhaust()  # of the training data
+    script.exhaust()  # the training data has no more batches
     batches(script, n, lambda: script.evaluate(MODEL, LOSS))
     return "E" * n
 
@@ -440,7 +444,8 @@ def test_any_sequence_of_training_and_evaluation_is_divided_into_steps(
     for part, n in parts:
         expected += part(script, n)
     assert script.ended == expected
-    # AND the last batch of an evaluation step was not trained on, and a training step holds no two batches evaluated alone
+    # AND no evaluation step ends with a batch that was trained on, and no training step contains two batches that were only
+    # evaluated
     steps = "".join("|" if event == "|" else event[0] for event in script.events).split("|")
     assert len(steps) == len(expected) + 1
     for kind, events in zip(expected, steps, strict=False):
@@ -453,7 +458,7 @@ def test_any_sequence_of_training_and_evaluation_is_divided_into_steps(
 @given(st.lists(st.sampled_from(["load", "exhaust", "grad", "plain", "backward", "first", "second"]), max_size=40))
 def test_a_batch_with_a_backward_pass_never_ends_an_evaluation_step(events: list[str]) -> None:
     splitter = StepSplitter(ONE)
-    trained = called = False  # since the last step end or batch
+    trained = called = False  # both are reset when a step ends or a batch is loaded
     for event in events:
         if event in ("load", "exhaust"):
             ended = splitter.loader_entered()
@@ -489,7 +494,8 @@ def test_a_script_without_backward_passes_is_one_evaluation_step() -> None:
 def test_without_an_optimizer_the_next_forward_pass_ends_a_step(
     module: int, grad: bool, ends: str
 ) -> None:
-    """GIVEN a script that updates its weights itself WHEN a module is called after the backward pass."""
+    """GIVEN a script that updates its weights without an optimizer WHEN a module is called after the backward pass THEN the
+    step ends."""
     script = Script(StepSplitter(Optimizers()))
     script.train(MODEL)
     script.call(module, grad=grad)
@@ -507,25 +513,25 @@ def test_one_backward_pass_without_an_optimizer_is_not_a_complete_step() -> None
 @pytest.mark.parametrize(
     ("optimizers", "first"),
     [
-        ("aaaabbbbcccc", "111111111111"),  # one after the other: layers, or Adam and then LBFGS
-        ("aaaabbbb" * 3, "11111111" * 3),  # epoch by epoch
-        ("aaaa" + "bcbcbc" + "aaaa", "1111" + "101010" + "1111"),  # a GAN after the training of an encoder
+        ("aaaabbbbcccc", "111111111111"),  # optimizers run one after the other, for example Adam and then LBFGS
+        ("aaaabbbb" * 3, "11111111" * 3),  # two optimizers alternate after each epoch
+        ("aaaa" + "bcbcbc" + "aaaa", "1111" + "101010" + "1111"),  # an encoder is trained before a GAN
         ("ab" * 4, "10" * 4),
-        ("abbbbb" * 4, "100000" * 4),  # a critic makes five steps for each step of the generator
-        ("aaaaab" * 4, "111111" + "111110" * 3),  # the same, but the critic is first; the generator's first step is a step
-        ("aabc" * 3, "1110" + "1100" * 2),  # actor-critic methods with delayed updates
-        ("aabcbc" * 3, "111010" + "110000" * 2),  # the same, but two updates make up for the delay
+        ("abbbbb" * 4, "100000" * 4),  # the critic makes five steps for each step of the generator
+        ("aaaaab" * 4, "111111" + "111110" * 3),  # the critic is first, and the first step of the generator also counts
+        ("aabc" * 3, "1110" + "1100" * 2),  # an actor-critic method with delayed updates
+        ("aabcbc" * 3, "111010" + "110000" * 2),  # an actor-critic method that makes two updates after the delay
         ("abcbca" * 4, "100001" + "110101" + "100001" * 2),
         ("aaabbb" * 3, "111111" * 3),
-        ("aaaa" + "ba" * 4, "1111" + "11" + "01" * 3),  # a GAN after the training of its generator
-        ("ab" + "b" * 10, "10" + "0" * 7 + "111"),  # the first optimizer stops after one step
+        ("aaaa" + "ba" * 4, "1111" + "11" + "01" * 3),  # the generator is trained before the GAN
+        ("ab" + "b" * 10, "10" + "0" * 7 + "111"),  # the first optimizer makes only one step
         ("abbbbb" + "b" * 6 + "abbbbb" * 2, "100000" + "000111" + "111111" + "011111"),
         ("abbbbb" * 2 + "b" * 4 + "ab", "100000" * 2 + "0000" + "10"),
-        ("abcdefghijklmnop" * 3, "1000000000000000" * 3),  # one for each layer
+        ("abcdefghijklmnop" * 3, "1000000000000000" * 3),  # each layer has one optimizer
     ],
 )
 def test_another_optimizer_becomes_the_first_one_if_it_replaces_the_first_one(optimizers: str, first: str) -> None:
-    """Each letter is the call of an optimizer's `step`."""
+    """Each letter stands for one call of an optimizer's `step` method."""
     known, made = Optimizers(), {letter: _Optimizer() for letter in optimizers}
     assert "".join(str(int(known.is_first(made[letter]))) for letter in optimizers) == first
 

@@ -1,4 +1,4 @@
-"""Which modules, parameters and inputs count as the model and the batch of a script."""
+"""Tests which modules, parameters and inputs count as a script's model and batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from traces.script.workload_observer import WorkloadObserver, initialized_parame
 
 
 class _Remote(nn.Module):
-    """A module on another machine, which refuses these methods as torch.distributed.nn.RemoteModule does."""
+    """Fakes a module on another machine, which raises an error for these methods like torch.distributed.nn.RemoteModule."""
 
     def parameters(self, recurse: bool = True) -> NoReturn:
         raise ValueError("Method parameters not supported for RemoteModule")
@@ -42,7 +42,7 @@ def test_a_model_can_contain_remote_modules() -> None:
 
 
 def test_a_remote_module_received_by_rpc_has_no_submodules() -> None:
-    received: nn.Module = object.__new__(_Remote)  # as RemoteModule.__setstate__ makes it
+    received: nn.Module = object.__new__(_Remote)  # RemoteModule.__setstate__ creates such a module
     model = nn.Sequential(nn.Linear(3, 4))
     model._modules["1"] = received
     assert parts_of(model) == [model, model[0], received]
@@ -65,15 +65,16 @@ def inputs_of(observer: WorkloadObserver) -> object:
     ("module", "again", "after_backward", "batch"),
     [
         (MODEL, rows(4), False, 4),
-        (MODEL, rows(4), True, 8),  # gradients are accumulated
-        (OTHER, rows(4), False, 8),  # another network
-        (MODEL, rows(4, width=5), False, 8),  # not only the batch size differs
+        (MODEL, rows(4), True, 8),  # the script accumulates gradients
+        (OTHER, rows(4), False, 8),  # the second call is of another network
+        (MODEL, rows(4, width=5), False, 8),  # the inputs differ not only in the batch size
     ],
 )
 def test_a_second_attempt_replaces_the_batch_of_the_first(
     module: nn.Module, again: list[tuple[tuple[int, ...], str]], after_backward: bool, batch: int
 ) -> None:
-    """GIVEN a call of a model with 8 rows."""
+    """GIVEN a model call with 8 rows WHEN the model is called again before a backward pass, with another batch size THEN the
+    second batch counts."""
     observer = WorkloadObserver()
     observer.module_called(MODEL, rows(8))
     if after_backward:
@@ -95,8 +96,8 @@ def test_the_workload_includes_only_modules_called_in_the_first_thread() -> None
 
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_modules_that_the_data_loader_calls_are_not_part_of_the_workload(in_thread: bool) -> None:
-    """GIVEN a DataLoader without worker processes, and transforms that are modules, as in torchvision WHEN the script calls its
-    model after a batch was loaded, or in another thread while a batch is loaded THEN only the model counts."""
+    """GIVEN a DataLoader without worker processes whose transforms are modules WHEN the script calls its model THEN only the
+    model counts. The model may be called after loading, or in another thread while a batch is loaded."""
     observer = WorkloadObserver()
     listener: Any = SimpleNamespace(workload=observer, enter_phase=lambda name: None, leave_phase=lambda *ended: None)
 
@@ -117,7 +118,7 @@ def test_modules_that_the_data_loader_calls_are_not_part_of_the_workload(in_thre
 
 def test_the_workload_is_read_from_the_first_training_step_or_else_evaluation_step() -> None:
     observer = WorkloadObserver()
-    observer.step_ended(is_evaluation=False)  # neither a module nor a batch
+    observer.step_ended(is_evaluation=False)  # no module was called, and no batch was loaded
     assert (observer.signature, observer.is_open) == (None, True)
     observer.batch_loaded(96)
     assert observer.so_far is None

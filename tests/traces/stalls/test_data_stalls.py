@@ -1,4 +1,4 @@
-"""The bottleneck of a script, from three runs with given times."""
+"""Tests which bottleneck is found from the step times of three runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MS = 1_000_000
 
 
 def run_of(step_ms: float, steps: int = 30, first_ms: float = 2000) -> Trace:
-    """Steps of one length, after two long ones."""
+    """Return a trace whose first two steps are long, and whose other steps take `step_ms`."""
     durations = [round(first_ms * MS)] * 2 + [round(step_ms * MS)] * (steps - 2)
     starts = np.cumsum([0, *durations])[:-1]
     columns = {
@@ -45,7 +45,7 @@ def loading(cpu_ms: float, pin_ms: float = 0, missed: int = 0) -> Loading:
         (100, 150, 151, 149, Bottleneck.PINNING),
         (100, 100, 160, 0, Bottleneck.STORAGE),
         (100, 150, 220, 0, Bottleneck.STORAGE),
-        # A wait of at most 2 % is not noticeable. Pinning limits the pace if it takes at least 96 % of a step.
+        # Waits of at most 2 % of a step do not count. Pinning is the bottleneck if it takes at least 96 % of a step.
         (100, 102, 102, 0, Bottleneck.GPU),
         (100, 102.1, 102.1, 0, Bottleneck.PREPARATION),
         (50, 100, 102, 0, Bottleneck.PREPARATION),
@@ -80,27 +80,27 @@ def test_the_figures_for_loading_one_batch_are_correct() -> None:
 
 def test_batches_of_a_new_epoch_continue_the_order_of_workers() -> None:
     """Each of two workers fetches ten batches in 10 ms. In the next epoch, two new workers need 20 ms. The first 8 of 40 steps
-    are not measured: (12 x 10 + 20 x 20) / 32 = 16.25 ms."""
+    are not counted, so the mean is (12 x 10 + 20 x 20) / 32 = 16.25 ms."""
     fetched = [Loading(batches=1, samples=64, cpu_ns=10 * MS, workers=2, process=1 + at % 2) for at in range(20)]
     fetched += [Loading(batches=1, samples=64, cpu_ns=20 * MS, workers=2, process=3 + at % 2) for at in range(20)]
     assert stalls_of(run_of(5, steps=40), run_of(20, steps=40), fetched, 2, []).batch_cpu_ns == 16_250_000
 
 
-def test_a_worker_s_waits_delay_its_batches() -> None:
-    """A batch needs 50 ms of a core and waits 350 ms for the network. Four workers provide a batch every 100 ms."""
+def test_waits_of_a_worker_delay_its_batches() -> None:
+    """A batch needs 50 ms of CPU time and waits 350 ms for the network. Four workers provide one batch every 100 ms."""
     one = Loading(batches=1, samples=64, cpu_ns=50 * MS, blocked_ns=350 * MS, workers=4)
     fetches = [replace(one, process=at % 4) for at in range(40)]
     found = stalls_of(run_of(20, steps=40), run_of(100, steps=40), fetches, 4, [1])
     assert (found.batch_cpu_ns, found.batch_blocked_ns) == (50 * MS, 350 * MS)
     assert found.check is not None and found.check.samples_per_s == pytest.approx(64 / 0.100, rel=0.05)
     assert found.by_cores[0].samples_per_s == pytest.approx(64 / 0.400, rel=0.01)
-    assert found.enough is not None and found.enough.workers == 20  # 400 ms in steps of 20 ms
+    assert found.enough is not None and found.enough.workers == 20  # a batch takes 400 ms, and a step takes 20 ms
 
 
 def test_stalls_finds_the_number_of_workers_and_the_disk_speed_without_waits() -> None:
     cold = [loading(400, missed=4_000_000)]
     found = stalls_of(run_of(100), run_of(200), [loading(400)], 2, [1, 2, 4, 8], run_of(300), cold)
-    assert found.enough is not None and found.enough.workers == 4  # 400 ms of work in steps of 100 ms
+    assert found.enough is not None and found.enough.workers == 4  # a batch needs 400 ms of work, and a step takes 100 ms
     assert [round(row.samples_per_s) for row in found.by_cores] == [160, 320, 640, 640]
     assert [row.wait_share for row in found.by_cores] == pytest.approx([0.75, 0.5, 0, 0], abs=0.001)
     assert found.disk_bytes_per_s == pytest.approx(4_000_000 / 0.1)
@@ -109,8 +109,8 @@ def test_stalls_finds_the_number_of_workers_and_the_disk_speed_without_waits() -
 
 @pytest.mark.program
 def test_the_loader_model_uses_measured_batch_costs_and_free_cores() -> None:
-    """GIVEN two workers, one of which needs 300 ms for a batch and the other 100 ms, reported in order of completion WHEN other
-    programs use none, or one of two cores."""
+    """GIVEN one worker that needs 300 ms for a batch, and another one that needs 100 ms WHEN other programs use no core, or one
+    of two cores THEN the loader model uses the free cores."""
 
     def told(machine_cores: float) -> list[Loading]:
         fetches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=1) for _ in range(15)]
@@ -122,10 +122,10 @@ def test_the_loader_model_uses_measured_batch_costs_and_free_cores() -> None:
     assert alone.taken_cores == 0
     assert alone.check is not None and alone.check.samples_per_s == pytest.approx(
         64 / 0.150, rel=0.02
-    )  # waits for the slow one
+    )  # the loader waits for the slow worker
     beside = stalls_of(run_of(1), run_of(200), told(2.0), 2, [])
     assert beside.taken_cores == pytest.approx(1.0)
-    assert beside.check is not None and beside.check.samples_per_s == pytest.approx(64 / 0.200, rel=0.03)  # 400 ms of a core
+    assert beside.check is not None and beside.check.samples_per_s == pytest.approx(64 / 0.200, rel=0.03)  # 400 ms of work
 
 
 def test_the_share_of_files_still_cached_after_dropping_is_reported() -> None:
@@ -138,7 +138,7 @@ def test_the_share_of_files_still_cached_after_dropping_is_reported() -> None:
 
 
 def test_evaluation_and_one_time_setup_are_not_counted_as_stalls() -> None:
-    """GIVEN steps of 100 ms between evaluations of 1 s, and a script whose first steps compute for 2 s once."""
+    """GIVEN training steps of 100 ms, evaluations of 1 s, and a script that computes for 2 s only in its first steps."""
     kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.EVALUATION] * 10
     durations = np.array([100, 100, 1000] * 10) * MS
     columns = {
@@ -153,7 +153,7 @@ def test_evaluation_and_one_time_setup_are_not_counted_as_stalls() -> None:
     found = stalls_of(run_of(100), Trace(steps=Steps.of(**columns)), told, 2, [])
     assert (found.prepared.steps, found.prepared.step_ns, found.batch_samples) == (20, 100 * MS, 64)
     assert found.batch_cpu_ns == 150 * MS
-    # Workers compute 150 ms for each batch and the script 10 ms: two cores are done with them in 80 ms.
+    # A batch needs 150 ms of the workers and 10 ms of the script. Two cores need 80 ms for this work.
     assert found.check is not None and found.check.samples_per_s == pytest.approx(640, rel=0.01)
 
 
@@ -165,18 +165,18 @@ def test_a_larger_prefetch_factor_keeps_more_batches_ready() -> None:
 @pytest.mark.parametrize(
     ("steps", "workers", "prefetch", "first"),
     [
-        (30, 0, 2, 6),  # the first fifth is skipped
-        (30, 4, 2, 10),  # 2 * 4 prefetched batches and the first one are skipped, and one more for a multiple of 4
+        (30, 0, 2, 6),  # the first fifth of the steps is skipped
+        (30, 4, 2, 10),  # the first batch and 8 prefetched ones are skipped, and one more, so that a multiple of 4 remains
         (9, 2, 2, 5),
         (6, 0, 2, 2),  # the first two steps are skipped
         (21, 2, 8, 17),
-        (27, 5, 2, 12),  # 11 are skipped, and one more for a multiple of 5
+        (27, 5, 2, 12),  # the first batch and 10 prefetched ones are skipped, and one more, so that a multiple of 5 remains
     ],
 )
 def test_training_speed_excludes_prefetched_batches_and_counts_whole_rounds_of_workers(
     steps: int, workers: int, prefetch: int, first: int
 ) -> None:
-    """GIVEN steps whose i-th step lasts i ms THEN the mean step is halfway between the first and the last counted step."""
+    """GIVEN a run whose i-th step lasts i ms THEN the mean step time is halfway between the first and the last counted step."""
     trace = run_of(1, steps=steps)
     trace.steps.duration_ns[:] = np.arange(steps) * MS
     assert training_pace(trace, 64, workers, prefetch).step_ns == (first + steps - 1) * MS // 2
@@ -210,8 +210,8 @@ def test_stalls_reports_how_much_of_the_gpu_speed_is_overhead_of_the_machine() -
 
 
 def test_stalls_reports_that_the_machine_was_busy_in_the_second_run() -> None:
-    """GIVEN cached data that took longer to load than the same data from the modelled disk, and longer than the GPU WHEN
-    compared THEN both facts are reported."""
+    """GIVEN cached data that loads more slowly than data from the modelled disk, and more slowly than the GPU works THEN both
+    facts are reported."""
     found = stalls_of(run_of(20), run_of(30), [loading(10)], 2, [], run_of(20), [loading(10)])
     assert any(note.startswith("Loading cached data took longer than loading from the modelled disk") for note in found.notes)
     assert found.bottleneck is Bottleneck.PREPARATION and found.preparation_share > 0
@@ -223,30 +223,30 @@ def test_stalls_reports_that_the_machine_was_busy_in_the_second_run() -> None:
 
 @pytest.mark.parametrize(("loaders", "workers"), [([1], 2), ([1, 2], 4)])
 def test_the_loading_rate_counts_the_samples_of_all_batches_in_a_step(loaders: list[int], workers: int) -> None:
-    """GIVEN accumulated gradients of four batches of 64, or four batches of two loaders with two workers each WHEN a worker
-    needs 100 ms for a batch THEN two cores finish the batches of a step in 200 ms."""
+    """GIVEN four batches of 64 samples per step, from one loader or two WHEN a worker needs 100 ms for a batch THEN two cores
+    prepare the batches of a step in 200 ms."""
     batches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=at % workers) for at in range(120)]
     batches += [Loading(script_batches=1, loader=loaders[at % len(loaders)], workers=2) for at in range(119)]
     found = stalls_of(run_of(40), run_of(200), batches, 2, [8])
     assert (found.step_batches, found.workers, found.batch_samples) == (4, workers, 64)
     assert found.prepared.samples_per_s == pytest.approx(4 * 64 / 0.2)
     assert found.check is not None and found.check.samples_per_s == pytest.approx(4 * 64 / 0.2, rel=0.05)
-    assert found.enough is not None and found.enough.workers == 10  # 400 ms of work in 40 ms
+    assert found.enough is not None and found.enough.workers == 10  # the work of 400 ms must be done in 40 ms
 
 
 @pytest.mark.parametrize(("script_batches", "step_batches"), [(29, 1), (43, 1), (44, 2), (59, 2), (0, 4)])
 def test_the_batches_per_step_include_the_first_batch_which_the_script_does_not_time(
     script_batches: int, step_batches: int
 ) -> None:
-    """GIVEN 30 steps THEN 44 batches are one for each step, and 45 are two. Without times of the script, all 120 fetched
+    """GIVEN 30 steps THEN up to 44 batches are one batch per step, and 45 are two. Without times of the script, all 120 fetched
     batches count."""
     cached = Loading(batches=120, script_batches=script_batches)
     assert data_stalls._step_batches(cached, run_of(100)) == step_batches
 
 
 def test_the_script_and_pinning_take_their_time_for_each_batch_of_a_step() -> None:
-    """GIVEN a step of 140 ms that uses two batches WHEN the script needs 70 ms of CPU time for each batch, pinning 68 ms, and a
-    worker 100 ms THEN two workers are fast enough if there is a third core."""
+    """GIVEN steps of 140 ms that use two batches each WHEN each batch needs 70 ms of the script, 68 ms of pinning and 100 ms of
+    a worker THEN two workers on three cores are fast enough."""
     batches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=at % 2) for at in range(60)]
     script = Loading(script_batches=59, script_cpu_ns=59 * 70 * MS, workers=2)
     found = stalls_of(run_of(40), run_of(140), [*batches, script, Loading(pinned=60, pin_ns=60 * 68 * MS)], 3, [])
@@ -267,9 +267,10 @@ def test_storage_is_not_the_bottleneck_if_no_bytes_were_read() -> None:
 
 
 def test_fetches_are_simulated_in_the_order_of_the_loader() -> None:
-    """GIVEN 90 fetches of 100 ms by one worker, then 30 fetches of 300 ms by another WHEN two workers load on two cores
+    """GIVEN one worker with 90 fetches of 100 ms, and another one with 30 fetches of 300 ms WHEN both load on two cores THEN
+    the workers alternate.
 
-    THEN the workers alternate. Each of 30 rounds loads two batches in 300 ms. The first worker's other 60 fetches are left out.
+    Each of 30 rounds loads two batches in 300 ms. The other 60 fetches of the first worker are left out.
     """
     batches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=1) for _ in range(90)]
     batches += [Loading(batches=1, samples=64, cpu_ns=300 * MS, workers=2, process=2) for _ in range(30)]
@@ -278,7 +279,7 @@ def test_fetches_are_simulated_in_the_order_of_the_loader() -> None:
 
 
 def test_only_loaders_with_more_than_half_of_the_most_batches_count() -> None:
-    """GIVEN loaders with 10, 5 and 6 batches and a loader without THEN the workers of the first and third are added."""
+    """GIVEN loaders with 10, 5, 6 and no batches THEN only the workers of the loaders with 10 and 6 batches count."""
     loadings = [
         Loading(loader=0, workers=4, script_batches=10),
         Loading(loader=1, workers=2, script_batches=5),
@@ -290,7 +291,7 @@ def test_only_loaders_with_more_than_half_of_the_most_batches_count() -> None:
 
 
 def test_cpu_use_of_other_programs_excludes_the_script_and_its_workers() -> None:
-    """GIVEN 1000 ns of CPU time in 50 ns, of which the script took 100 ns and three batches 200 ns each."""
+    """GIVEN 1000 ns of CPU time within 50 ns, of which the script used 100 ns, and each of three batches 200 ns."""
     script = Loading(script_cpu_ns=100, script_batches=3, machine_cpu_ns=1000, script_wall_ns=50)
     assert data_stalls._taken(script, 200) == 6.0
     assert data_stalls._taken(replace(script, machine_cpu_ns=699), 200) == 0
@@ -298,19 +299,20 @@ def test_cpu_use_of_other_programs_excludes_the_script_and_its_workers() -> None
 
 
 def test_stalls_estimates_how_many_other_programs_use_the_cores() -> None:
-    """GIVEN other programs that take half a core each WHEN they took 0.9 cores THEN there are 1.8 of them."""
+    """GIVEN other programs that use half a core each WHEN they use 0.9 cores in total THEN 1.8 programs are estimated."""
 
     def run(others: float) -> Any:
         return SimpleNamespace(others_cores=others / 2, others=others)
 
     assert cast(Any, data_stalls._beside_others(run, 0.9)).others == pytest.approx(1.8, abs=0.01)
-    # The search begins between 0 and 0.01, where they take 0.005, and halves this range eight times.
+    # The search halves the range from 0 to 0.01 programs eight times.
     assert cast(Any, data_stalls._beside_others(run, 0.005)).others == pytest.approx(0.01 * 255 / 256)
 
 
 @pytest.mark.parametrize(("stored_share", "shown"), [(0.05, ""), (0.25, "25%"), (1.5, "100%")])
 def test_stalls_prints_a_note_if_the_disk_delivered_over_5_percent_of_the_data(stored_share: float, shown: str) -> None:
-    """GIVEN 192 MB that the script read WHEN the disk delivered more THEN read-ahead is not counted."""
+    """GIVEN a script that read 192 MB WHEN the disk delivered more than 5 % of the data THEN a note is printed. Read-ahead
+    beyond 100 % is not shown."""
     cached = replace(loading(200), stored_bytes=round(stored_share * 192_000_000))
     notes = stalls_of(run_of(100), run_of(100), [cached], 8, []).notes
     note = f"This machine's disk delivered {shown} of the data, so not all data was cached. Run again."

@@ -1,4 +1,4 @@
-"""A simulated loader is nearly as fast as its slowest stage. The difference is the time that batches wait in queues."""
+"""Tests that a simulated loader is nearly as fast as its slowest stage. Queues cause the rest of the delay."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ MS = 1_000_000
 def test_the_slowest_stage_determines_the_throughput(
     workers: int, cores: int, cpu_ms: int, step_ms: int, read_bytes: int, prefetch: int
 ) -> None:
-    """The throughput is at most, and nearly, that of the GPU, of preparation by as many workers as there are cores, and of the
-    disk."""
+    """The throughput is almost that of the slowest stage: the GPU, the disk, or preparation by at most one worker per core."""
     disk = Disk(200e6)
     cost = BatchCost(cpu_ms * MS, read_bytes)
     run = simulate_loader(cost, workers=workers, cores=cores, step_ns=step_ms * MS, disk=disk, prefetch=prefetch)
@@ -46,12 +45,12 @@ def test_workers_with_their_own_cores_share_the_work_evenly(workers: int) -> Non
 
 
 def test_a_worker_that_waits_leaves_its_core_to_others() -> None:
-    """On one core, a second worker computes while the first waits."""
+    """While the first worker waits, a second worker computes on the same core."""
     alone = simulate_loader(BatchCost(40 * MS, blocked_ns=160 * MS), workers=1, cores=1, step_ns=10 * MS)
     both = simulate_loader(BatchCost(40 * MS, blocked_ns=160 * MS), workers=2, cores=1, step_ns=10 * MS)
     computing = simulate_loader(BatchCost(200 * MS), workers=2, cores=1, step_ns=10 * MS)
     assert alone.step_ns == pytest.approx(200 * MS, rel=0.01)
-    assert 100 * MS <= both.step_ns <= 121 * MS  # the workers compute at the same time or one after the other
+    assert 100 * MS <= both.step_ns <= 121 * MS  # the two workers compute at the same time or one after the other
     assert computing.step_ns == pytest.approx(200 * MS, rel=0.01)
 
 
@@ -59,7 +58,7 @@ def test_cpu_work_of_the_script_occupies_a_core() -> None:
     alone = simulate_loader(BatchCost(100 * MS), workers=2, cores=2, step_ns=40 * MS)
     beside = simulate_loader(BatchCost(100 * MS), workers=2, cores=2, step_ns=40 * MS, host_ns=20 * MS)
     assert alone.step_ns == pytest.approx(50 * MS, rel=0.01)
-    assert beside.step_ns == pytest.approx(60 * MS, rel=0.01)  # 220 ms of work on two cores for two batches
+    assert beside.step_ns == pytest.approx(60 * MS, rel=0.01)  # two batches need 220 ms of work on two cores
 
 
 def test_a_batch_that_is_ready_in_time_causes_no_wait() -> None:
@@ -74,16 +73,16 @@ def test_a_loader_without_workers_or_cores_is_rejected(workers: int, cores: int)
 
 
 def test_a_slow_batch_delays_all_later_batches() -> None:
-    """GIVEN that every other batch takes three times as long THEN one worker has the mean throughput, and two have that of the
-    slow batch."""
+    """GIVEN that every second batch takes three times as long THEN one worker has the mean throughput. Two workers are as slow
+    as the slow batches."""
     costs = [BatchCost(cpu_ns=100_000_000), BatchCost(cpu_ns=300_000_000)]
     assert simulate_loader(costs, workers=1, cores=1, step_ns=1_000).step_ns == pytest.approx(200_000_000, rel=0.01)
     assert simulate_loader(costs, workers=2, cores=2, step_ns=1_000).step_ns == pytest.approx(150_000_000, rel=0.01)
 
 
 def test_other_programs_use_cores_and_their_cpu_use_is_reported() -> None:
-    """GIVEN 100 ms of computation for each batch and one core WHEN three other programs always compute THEN each gets a quarter
-    of the core."""
+    """GIVEN one core and 100 ms of work for each batch WHEN three other programs always compute THEN each program gets a
+    quarter of the core."""
     run = simulate_loader(BatchCost(100 * MS), workers=1, cores=1, step_ns=1, others=3)
     assert run.step_ns == pytest.approx(400 * MS, rel=0.01) and run.others_cores == pytest.approx(0.75, rel=0.01)
     idle = simulate_loader(BatchCost(100 * MS), workers=1, cores=2, step_ns=1, others=0.5)
@@ -91,7 +90,7 @@ def test_other_programs_use_cores_and_their_cpu_use_is_reported() -> None:
 
 
 def test_only_the_requested_steps_are_averaged() -> None:
-    """GIVEN slow first two batches, and a script whose first step is slow."""
+    """GIVEN a loader whose first two batches are slow, and a script whose first step is slow."""
     costs = [BatchCost(1000 * MS)] * 2 + [BatchCost(100 * MS)] * 8
     ahead = simulate_loader(costs, workers=1, cores=2, step_ns=1, host_ns=[500 * MS] + [0] * 9, steps=range(4, 8))
     assert ahead.step_ns == pytest.approx(100 * MS, rel=0.01)
@@ -101,7 +100,7 @@ def test_only_the_requested_steps_are_averaged() -> None:
 
 @pytest.mark.parametrize(("read_bytes", "seeks", "batch_ms"), [(0, 7, 7), (0, 16, 16), (5_000_000, 0, 5), (5_000_000, 13, 18)])
 def test_each_disk_seek_delays_a_batch_by_the_latency(read_bytes: int, seeks: int, batch_ms: int) -> None:
-    """A disk of 1 GB/s takes 1 ms per seek. The script and the CPU take less."""
+    """A disk of 1 GB/s takes 1 ms per seek. The script and the CPU work take less time."""
     disk = Disk(1e9, latency_ns=MS)
     run = simulate_loader(BatchCost(1000, read_bytes, seeks), workers=2, cores=2, step_ns=MS, disk=disk)
     assert run.step_ns == pytest.approx(batch_ms * MS, rel=0.01)
@@ -118,8 +117,7 @@ def test_each_disk_seek_delays_a_batch_by_the_latency(read_bytes: int, seeks: in
 def test_with_enough_cores_a_batch_waits_only_for_its_worker_and_its_turn(
     cpu_ms: list[int], host_ms: list[int], step_ms: int, workers: int, prefetch: int, first: int
 ) -> None:
-    """As in torch.utils.data: a worker loads every W-th batch, and begins at most `prefetch` x W batches
-    ahead."""
+    """As in torch.utils.data, each of W workers loads every W-th batch, at most `prefetch` x W batches ahead."""
     loaded_ms: list[int] = []
     got_ms: list[int] = []
     ended_ms: list[int] = []

@@ -1,4 +1,4 @@
-"""A modelled disk serves one read after another, and the hit rate of a warm cache equals that of simulated epochs."""
+"""Tests that a modelled disk serves one read after another, and that the cache hit rate agrees with a simulation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from traces.stalls.storage_model import CachePolicy, CacheShare, Disk, steady_hi
 def test_reads_are_queued_and_each_seek_adds_latency() -> None:
     disk = Disk(bytes_per_s=1e9, latency_ns=1000)
     assert disk.read(0, 1000) == 2000
-    assert disk.read(500, 1000, seeks=0) == 3000  # it waits for the one before, and goes on where that ended
+    assert disk.read(500, 1000, seeks=0) == 3000  # this read waits for the read before, and continues where that read ended
     assert disk.read(10_000, 500, seeks=2) == 12_500
 
 
@@ -32,7 +32,7 @@ def test_a_simulated_disk_never_exceeds_its_bandwidth(reads: list[tuple[int, int
 
 
 def hit_share_of_epochs(capacity: int, policy: CachePolicy, files: int = 1500, epochs: int = 5) -> float:
-    """Simulate a cache file by file, and return its share of hits since the third epoch."""
+    """Simulate a cache file by file, and return the share of hits from the third epoch on."""
     order, held = list(range(files)), OrderedDict[int, None]()
     chance, hits = random.Random(1), 0
     for epoch in range(epochs):
@@ -60,7 +60,7 @@ def test_the_formula_for_the_cache_hit_rate_is_exact_for_no_and_full_cache() -> 
         assert (steady_hit_share(0, policy), steady_hit_share(1, policy)) == (0, 1)
     with pytest.raises(ValueError, match="from 0 to 100 %"):
         steady_hit_share(1.2, CachePolicy.LRU)
-    assert steady_hit_share(0.5, CachePolicy.LRU) == pytest.approx(1 - 0.5 * (1 + math.log(2)))  # -log(0.5) is log(2)
+    assert steady_hit_share(0.5, CachePolicy.LRU) == pytest.approx(1 - 0.5 * (1 + math.log(2)))  # log(2) equals -log(0.5)
 
 
 def test_a_partial_cache_always_holds_the_same_share_of_files() -> None:

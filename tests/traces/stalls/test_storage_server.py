@@ -1,4 +1,4 @@
-"""Processes send their reads to one server, wait as long as the modelled disk takes, and their reads are summed."""
+"""Tests that several processes send their reads to one server, and that each read waits for the modelled disk."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_a_cold_disk_drops_cached_files_and_counts_failures(tmp_path: Path) -> N
     loading = Loading()
     with StorageServer(tmp_path / "s", drop_cached=True), open(tmp_path / "a", "rb", buffering=0) as file:
         client = StorageClient(tmp_path / "s")
-        assert client.read("a", 100_000, 1) == 0  # no modelled disk: nothing is waited for
+        assert client.read("a", 100_000, 1) == 0  # without a modelled disk, reads do not wait
         for _ in range(3):
             file.seek(0)
             file.read()
             client.drop_cached("a", file.fileno(), loading)
         client.close()
-    assert loading.dropped == 3 and loading.kept + loading.undetermined in (0, 3)  # 3 on a file system in memory
+    assert loading.dropped == 3 and loading.kept + loading.undetermined in (0, 3)  # a file in memory stays cached
     with StorageServer(tmp_path / "t"), open(tmp_path / "a", "rb", buffering=0) as file:
         client = StorageClient(tmp_path / "t")
         client.drop_cached("a", file.fileno(), loading)
@@ -52,7 +52,7 @@ def test_processes_share_the_disk_and_their_reads_are_summed(tmp_path: Path) -> 
         client = StorageClient(tmp_path / "s")
         client.read("a", 10, 1)
         child = os.fork()
-        if child == 0:  # a forked worker has inherited the connection, and makes its own
+        if child == 0:  # a forked worker opens a new connection instead of the inherited one
             client.read("b", 20_000_000, 1)
             client.report(Loading(batches=1, samples=32, workers=2, data_set_samples=100))
             client.close()
@@ -80,7 +80,7 @@ def test_a_server_that_has_ended_is_reported(tmp_path: Path) -> None:
 def test_a_file_is_not_cached_if_its_first_page_is_not_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[type[OSError] | None], dropped: bool | None
 ) -> None:
-    """The operating system answers once after each attempt to drop the file."""
+    """The operating system is asked after each attempt to drop the file from the cache."""
     left = list(answers)
 
     def preadv(*_: object) -> int:
