@@ -1,8 +1,8 @@
-"""Recordings whose times are multiples of 10 us, so that many of them are equal: ends and starts, kernels and calls.
+"""Builds random recordings whose times are multiples of 10 us, so many starts and ends are equal.
 
     crowded(seed=1)     # six steps on one device, two threads and three streams, as a profiler records them
 
-Most comparisons of times decide between "before" and "at the same time" somewhere in such a recording.
+Such a recording tests whether comparisons of times handle equal times correctly.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from traces.model.trace import (
 )
 
 GRID = 10 * US
-# Name, first and last time of each phase, and the thread of its ops
+# Each phase has a name, its start and end in units of 10 us, and the thread of its ops.
 PHASES = (("loader", 0, 4, 0), ("forward", 4, 20, 0), ("loss", 20, 24, 0), ("backward", 24, 44, 1), ("optimizer", 44, 52, 0))
 STEP = 54
 OPS = {
@@ -48,7 +48,8 @@ WAITS = {"aten::item": "cudaMemcpyAsync", "aten::nll_loss": "cudaStreamSynchroni
 
 
 def crowded(seed: int, steps: int = 6, grid_ns: int = GRID) -> Trace:
-    """Ops follow each other on each thread, and kernels on each stream; gaps, durations and streams are random."""
+    """Return a trace in which ops follow each other on each thread, and kernels on each stream. Gaps, durations and streams are
+    random."""
     random = Random(seed)
     strings = (trace := Trace()).strings
     trace.devices = [Device(0, 0, "Tesla V100-DGXS-32GB", 32 << 30, DeviceProperties(major=7))]
@@ -130,14 +131,14 @@ def crowded(seed: int, steps: int = 6, grid_ns: int = GRID) -> Trace:
 
 
 def without(trace: Trace, table: str) -> Trace:
-    """The same recording, if the profiler had not recorded one of the tables."""
+    """Return the trace without the rows of one table, as if the profiler had not recorded them."""
     kept = replace(trace, **{table: type(getattr(trace, table)).empty()})
     clear_dangling_references(kept)
     return kept
 
 
 def mixed(seed: int, kinds: str) -> Trace:
-    """Steps of the kinds WARMUP, STEADY, EVALUATION and PROFILED, by their first letters."""
+    """Return a trace with the given kinds of steps. W is WARMUP, S is STEADY, E is EVALUATION and P is PROFILED."""
     trace = crowded(seed, len(kinds))
     by_letter = {kind.name[0]: kind for kind in (StepKind.WARMUP, StepKind.STEADY, StepKind.EVALUATION, StepKind.PROFILED)}
     trace.steps.kind[:] = [by_letter[letter] for letter in kinds]

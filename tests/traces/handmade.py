@@ -1,7 +1,7 @@
-"""A small training run by hand: a convolution, a loss, a backward and an optimizer op per step, on one device.
+"""Builds handmade traces of a small training. Each step has a convolution, a loss, a backward op and an optimizer op.
 
-Per step, in microseconds: loader 0..20, h2d 20..30, forward 30..50, loss 50..60, backward 60..80, optimizer 80..100.
-Every phase but the loader has one op with one runtime call, whose kernel starts 5 after the call and takes 10.
+A step takes 100 us: loader 0..20, h2d 20..30, forward 30..50, loss 50..60, backward 60..80, optimizer 80..100. Each phase
+except the loader has one op with one runtime call. Its kernel starts 5 us after the call and takes 10 us.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Call:
     kernel: str
     kind: DeviceKind = DeviceKind.KERNEL
     thread: int = MAIN
-    inner: str = ""  # an op within, around the launch
+    inner: str = ""  # an op inside this op, around the launch
 
 
 def calls(batch: int) -> list[Call]:
@@ -80,7 +80,8 @@ def training(
     kernel_us: int = 10,
     jitter_us: tuple[int, ...] = (0,),
 ) -> Trace:
-    """`stretch` multiplies all times but the loader's; `jitter_us` is added to the optimizer phase, step by step."""
+    """Return the training trace. `stretch` multiplies all times except those of the loader. The optimizer phase of each step is
+    longer by the next value of `jitter_us`."""
     trace = Trace(
         devices=[Device(0, 0, "Tesla V100-DGXS-32GB", 32 << 30, DeviceProperties(major=7))],
         threads=[Thread(0, 100, "main", "main"), Thread(0, 200, "autograd", "backward")],
@@ -97,7 +98,8 @@ def training(
         zero_ns, extra_ns = at_ns, jitter_us[number % len(jitter_us)] * US
 
         def time_ns(us: float, zero_ns: int = zero_ns) -> int:
-            """Return a time within the step in ns. The loader takes `loader_us`, and all later times are stretched."""
+            """Return a time within the step in ns. The loader takes `loader_us`, and `stretch` multiplies the times after the
+            loader."""
             return zero_ns + round(us / 20 * loader_us * US if us <= 20 else loader_us * US + (us - 20) * stretch * US)
 
         for name, start, end in _PHASES:
@@ -126,7 +128,8 @@ def training(
             kernel: dict[str, Any] = {"device": 0, "stream": 7, "kind": call.kind, "name": strings.add(call.kernel)}
             kernel |= {"start_ns": start_ns + 6 * US, "duration_ns": round(kernel_us * US * stretch), "host": host[-1]}
             device.append(kernel | {"bytes": 4096 if call.kind == DeviceKind.MEMCPY else NONE})
-    # A trace must contain host spans by thread. The spans of one call are consecutive, and each is the parent of the next.
+    # A trace must contain host spans sorted by thread. The spans of one call are consecutive, and each span is the parent of
+    # the next.
     host.sort(key=lambda row: row["thread"])
     rows = {id(row): place for place, row in enumerate(host)}
     trace.steps = Steps.of(**_columns(step_rows))
@@ -152,9 +155,10 @@ def training(
 def replay_of(
     recorded: Trace, stretch: float = 1.0, batch: int = 32, compiled: dict[str, Any] | None = None, **notes: Any
 ) -> Trace:
-    """As the replayer writes it: ops as the dispatcher names them, launching by themselves; each step twice.
+    """Return a trace like that of a replayer. The ops have the names of PyTorch's dispatcher and launch kernels directly, and
+    each step is replayed twice.
 
-    `compiled`: fields of CompiledCode; `notes`: fields of ReplayNotes, its config and its host figures, all in one.
+    `compiled` contains fields of CompiledCode. `notes` contains fields of ReplayNotes, of its config and of its host figures.
     """
     names = {
         "aten::to": "aten::_to_copy",
@@ -175,7 +179,7 @@ def replay_of(
 
 
 def phase_grained(steps: int = 3) -> Trace:
-    """A published table: phases with their times on the device, and nothing else."""
+    """Return a trace with published phase times on the host and the device, and without ops or kernels."""
     trace = training(steps)
     phases = trace.phases
     phases.origin[:] = Origin.PUBLISHED
@@ -190,11 +194,12 @@ def phase_grained(steps: int = 3) -> Trace:
 
 
 def data_parallel(steps: int = 6) -> Trace:
-    """As the recorder makes it without a profiler: nn.DataParallel on two devices, a loader with pinning, an all-reduce.
+    """Return a trace like that of a recorder without a profiler: nn.DataParallel on two devices, a loader with pinning, and an
+    all-reduce.
 
-    Within each forward pass, in microseconds: scatter 31..33, replicate 33..35, a replica on each device 35..47, gather
-    47..49. Each step waits 2 for a batch that took 5 to pin, and reduces at 85. The first step is warm-up, the last a profiled
-    one and the one before it a batch of evaluation.
+    The stages of each forward pass, in us, are: scatter 31..33, replicate 33..35, a replica on each device 35..47, gather
+    47..49. Each step waits 2 us for a batch that took 5 us to pin, and has an all-reduce at 85 us. The first step is warm-up.
+    The last two steps are an evaluation step and a profiled step.
     """
     trace = phase_grained(steps)
     strings, starts = trace.strings, trace.steps.start_ns

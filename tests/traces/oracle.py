@@ -5,11 +5,12 @@
     waits(recording)                                        # [(start_ns, end_ns), ...]
 
 A step owns the work that was launched during its host span. A step is complete on a device when the work of this step and of
-all earlier steps has ended. A step ends with its host span and its own work, and begins where the previous step ended. A step
-without a predecessor starts without queued work, so it does not count if a device has queued work for 90 % of others. Idle time
-is measured in whole periods of steps that repeat. A wait
-is a runtime call that returns when device work ends, and could not have returned earlier: CUDA documents the wait, or the call
-lasted for 50 us and the work ended in its last tenth. Queries that follow each other count as one call.
+all earlier steps has ended. A step ends when its host span and its own work have ended, and begins where the previous step
+ended. A step without a predecessor starts without queued work. Therefore it does not count if a device has queued work for
+90 % of the other steps' time. If step times repeat in cycles, idle time is measured over whole cycles.
+
+A wait is a runtime call that returns because device work ends. Either CUDA documents that the call waits, or the call takes at
+least 50 us and the work ends in the last tenth of the call. Consecutive queries count as one call.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from statistics import median, quantiles
 
 from tests.traces.raw_events import Call, Recording, Step, Work
 
-Span = tuple[int, int]  # start_ns, end_ns
+Span = tuple[int, int]  # start and end in ns
 
 _WAITS = ("Synchronize", "urQueueFinish", "urEventWait", "MemcpyWithStream", "cudaFree", "hipFree", "cuMemFree")
 _LEAST_NS, _RETURN_NS, _CLOCK_NS = 50_000, 30_000, 10_000
@@ -29,12 +30,12 @@ _LEAST_NS, _RETURN_NS, _CLOCK_NS = 50_000, 30_000, 10_000
 
 @dataclass
 class Figures:
-    """Contains times in ns. A time is None without steps or without device work. The keys of dictionaries are devices."""
+    """Contains times in ns. A time is None if there are no steps or no device work. Dictionaries are indexed by device."""
 
     host_pace_ns: float | None = None
     device_pace_ns: float | None = None
-    in_all_steps: bool = False  # whether that device gets work in each of the steps; if no device does, all are compared
-    gpu_ns: list[int] = field(default_factory=list)  # of each step, summed over devices
+    in_all_steps: bool = False  # whether the slowest device gets work in each step
+    gpu_ns: list[int] = field(default_factory=list)  # the busy time of each step, summed over devices
     window_ns: dict[int, int] = field(default_factory=dict)
     idle_ns: dict[int, int] = field(default_factory=dict)
 
@@ -55,12 +56,12 @@ def spans_of(work: Sequence[Work], device: int) -> list[Span]:
 
 
 def busy_ns(recording: Recording) -> int:
-    """The union of all work of each device, summed over devices."""
+    """Return the busy time of all devices. Overlapping work of one device counts once."""
     return sum(union_ns(spans_of(recording.work, device)) for device in {work.device for work in recording.work})
 
 
 def streams_of(recording: Recording) -> list[list[Work]]:
-    """The work of each device and stream, in order of time."""
+    """Return lists of the work of each device and stream, sorted by time."""
     work = sorted(recording.work, key=lambda work: (work.device, work.stream, work.start_ns, work.end_ns))
     return [list(listed) for _, listed in groupby(work, key=lambda work: (work.device, work.stream))]
 
@@ -68,9 +69,9 @@ def streams_of(recording: Recording) -> list[list[Work]]:
 def launch_times(recording: Recording) -> dict[int, int | None]:
     """Return the launch time of each piece of work by its id.
 
-    If no launch before it on the stream is known, but a later one is, the work was launched before the recording: None.
-    Other work without a known launch counts as launched when it starts or, if later work was launched earlier, together
-    with the work before it.
+    The launch time is None if the work was launched before the recording: no earlier launch on the stream is known, but a later
+    one is. Other work without a known launch counts as launched when it starts. If later work was launched earlier, the work
+    counts as launched together with the work before it.
     """
     found: dict[int, int | None] = {}
     for listed in streams_of(recording):
@@ -86,7 +87,8 @@ def launch_times(recording: Recording) -> dict[int, int | None]:
 
 
 def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int], kinds: Sequence[int] = ()) -> Figures:
-    """`steady` are the places of the steps whose times count. `kinds` are the kinds of the steps, if there are several."""
+    """Return the figures of the steps. `steady` contains the indexes of the steps whose times count. `kinds` contains the kinds
+    of the steps, if there are several."""
     found, launched, places = Figures(gpu_ns=[0] * len(steps)), launch_times(recording), range(len(steps))
     for work in recording.work:
         at = launched[id(work)]
@@ -147,8 +149,8 @@ def _per_step(times_ns: list[int]) -> float:
 
 
 def period(times_ns: list[int]) -> int:
-    """Return the number of steps after which nine in ten step times and most large changes repeat, or 1 if they do not
-    repeat."""
+    """Return the cycle length of the steps: nine in ten step times and most large changes repeat after this number of steps.
+    Return 1 if they do not repeat."""
     mean_ns, changes_ns = sum(times_ns) / len(times_ns), [after - before for before, after in pairwise(times_ns)]
     large = [place for place, change_ns in enumerate(changes_ns) if abs(change_ns) > 0.15 * mean_ns]
 
@@ -167,7 +169,7 @@ def period(times_ns: list[int]) -> int:
 
 def waits(recording: Recording) -> list[Span]:
     """Return the time spans in which threads that run ops or launch work waited for a device."""
-    launched_by = {id(work.call): work for work in recording.work if work.call is not None}  # the last of each
+    launched_by = {id(work.call): work for work in recording.work if work.call is not None}  # last work of each call
     active = {thread for thread, _ in recording.ops} | {w.call.thread for w in recording.work if w.call is not None}
     times = launch_times(recording)
     streams = {
@@ -180,9 +182,10 @@ def waits(recording: Recording) -> list[Span]:
 
 
 def _wait(loop: list[Call], own: Work | None, streams: dict[Span, list[Span]]) -> Span | None:
-    """Return the span in which a call, or a loop of queries, waited for a device, or None.
+    """Return the time span in which a call, or a loop of queries, waited for a device, or None.
 
-    `own` is the work that the call launched, and `streams` contains the launch and the end of the work of each stream.
+    `own` is the work that the call launched. `streams` contains the launch time and the end time of each piece of work on each
+    stream.
     """
     call, begin_ns, is_loop, name = loop[-1], loop[0].start_ns, len(loop) > 1, "" if own is None else own.name
     copies = "emcpy" in call.name and not any(direction in name for direction in ("DtoD", "PtoP", "DeviceToDevice"))
@@ -195,7 +198,7 @@ def _wait(loop: list[Call], own: Work | None, streams: dict[Span, list[Span]]) -
         is_own = own is not None and (own.device, own.stream) == stream
         behind = behind or (is_own and max(queued, default=0) > begin_ns)
         counts = is_loop or (documented and (is_own or own is None))
-        if max(queued, default=0) > call.end_ns + _CLOCK_NS:  # up to some event, all had ended, and later work had not
+        if max(queued, default=0) > call.end_ns + _CLOCK_NS:  # all work up to some event had ended, but not the later work
             until_ns = call.end_ns + (0 if is_loop else _CLOCK_NS)
             queued = list(takewhile(until_ns.__ge__, queued)) if counts else []
         reached = max(queued, default=0)

@@ -1,4 +1,4 @@
-"""Traces of clean and profiled steps, worked out by hand."""
+"""Builds small traces with clean and profiled steps."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from traces.model.trace import NONE, Device, HostKind, HostSpans, Parts, Phases,
 UNIX_NS = 1_700_000_000 * 10**9
 NO_WAITS = Intervals([], [])
 
-Step = tuple[StepKind, list[tuple[str, int]]]  # phases in order, each with its time in ns
+Step = tuple[StepKind, list[tuple[str, int]]]  # the phases of a step in order, each with its time in ns
 
 
 def recorded(steps: list[Step], start_ns: int = UNIX_NS) -> Trace:
-    """Steps one after another on one rank with one GPU, without host spans."""
+    """Return a trace of consecutive steps on one rank with one GPU, without host spans."""
     trace = Trace(devices=[Device(0, 0, "GPU")], threads=[Thread(0, 1, "python", "main")], runs={0: Run(clock="unix")})
     phases: dict[str, list[int]] = {"step": [], "name": [], "start_ns": [], "duration_ns": []}
     begins, at_ns = [], start_ns
@@ -35,7 +35,8 @@ def recorded(steps: list[Step], start_ns: int = UNIX_NS) -> Trace:
 
 
 def add_ops(trace: Trace, spans: list[tuple[int, int]], kind: HostKind = HostKind.OP, name: str = "aten::add") -> None:
-    """Host spans with shapes on the main thread, each (start, duration) in ns since the trace's first step."""
+    """Add host spans with shapes on the main thread. A span is (start, duration) in ns, counted from the first step of the
+    trace."""
     zero_ns = int(trace.steps.start_ns[0])
     shapes = trace.strings.add("2,2") if kind == HostKind.OP else NONE
     rows = HostSpans.of(
@@ -50,7 +51,7 @@ def add_ops(trace: Trace, spans: list[tuple[int, int]], kind: HostKind = HostKin
 
 
 def clean_phases(trace: Trace, step: int, waits: Intervals = NO_WAITS) -> dict[str, float]:
-    """By phase of a step, its host time without waits and without the profiler."""
+    """Return the host time of each phase of a step, without waits and without the profiler's overhead."""
     pace, phases = CleanPace(trace, 0, waits), trace.phases
     rows = np.flatnonzero(phases.step == step)
     own_ns = (pace.own_ns(phases.end_ns[rows]) - pace.own_ns(phases.start_ns[rows])) * pace.scale[rows]
@@ -60,10 +61,10 @@ def clean_phases(trace: Trace, step: int, waits: Intervals = NO_WAITS) -> dict[s
 def slowed(
     op_ns: int, ops: dict[str, int], clean: dict[str, int], steps: int = 4, longer_ns: dict[str, int] | None = None
 ) -> Trace:
-    """Return clean steps, and profiled steps in which each op takes `op_ns` longer. `ops` contains the number of ops in each
-    phase.
+    """Return a trace with clean steps, followed by profiled steps in which each op takes `op_ns` longer. `ops` contains the
+    number of ops in each phase.
 
-    The profiled phases in `longer_ns` take this much longer.
+    The profiled phases in `longer_ns` are longer by the given times.
     """
     profiled = [(name, took_ns + op_ns * ops[name] + (longer_ns or {}).get(name, 0)) for name, took_ns in clean.items()]
     trace = recorded([(StepKind.STEADY, list(clean.items()))] * steps + [(StepKind.PROFILED, profiled)] * steps)
@@ -78,7 +79,8 @@ def slowed(
 
 
 def add_stages(trace: Trace, step: int, spans: list[tuple[str, int, int]]) -> None:
-    """DataParallel stages of the first phase of a step: name, start and end since the phase began."""
+    """Add stages of nn.DataParallel to the first phase of a step. A stage is (name, start, end), counted from the start of the
+    phase."""
     phase = int(np.flatnonzero(trace.phases.step == step)[0])
     begin_ns = int(trace.phases.start_ns[phase])
     rows = Parts.of(

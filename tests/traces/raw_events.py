@@ -1,4 +1,4 @@
-"""Reads a profiler's JSON into plain lists of work, calls, step marks and ops. Shares no code with `traces`."""
+"""Reads a profiler's JSON into plain lists of work, calls, step marks and ops, without code of `traces`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Step:
 
 @dataclass
 class Work:
-    """A kernel, copy or memset. `launched_ns` is None if its launch is not known."""
+    """A kernel, copy or memset. `launched_ns` is None if its launch is unknown."""
 
     device: int
     stream: int
@@ -33,7 +33,7 @@ class Work:
     launched_ns: int | None
     name: str = ""
     call: Call | None = None
-    step: int | None = None  # place in the list of steps
+    step: int | None = None  # the index in the list of steps
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Call:
     start_ns: int
     end_ns: int
     correlation: int
-    op: int  # the External id
+    op: int  # the External id of the op
     thread: str = ""
 
 
@@ -51,7 +51,7 @@ class Recording:
     work: list[Work]
     calls: list[Call]
     marks: list[Step]
-    ops: list[tuple[str, int]] = field(default_factory=list)  # thread and start of each op
+    ops: list[tuple[str, int]] = field(default_factory=list)  # the thread and the start of each op
 
 
 def read(path: Path) -> Recording:
@@ -83,7 +83,7 @@ def parse(text: str | bytes) -> Recording:
     rows = [event for event in events if event.get("cat") in _WORK and event["name"] not in ("event_wait", "event_record")]
     ids = [(_id(row, "External id"), _id(row, "correlation")) for row in rows]
     if not any(call.correlation for call in calls) and not any(correlation for _, correlation in ids):
-        count = Counter(call.op for call in calls)  # then a kernel and its call have the same External id
+        count = Counter(call.op for call in calls)  # a kernel and its call have the same External id
         calls = [replace(call, correlation=call.op if count[call.op] == 1 else 0) for call in calls]
         ids = [(external, external if count[external] == 1 else 0) for external, _ in ids]
     named = [pair for pair in ids if pair[0]]
@@ -110,8 +110,8 @@ def parse(text: str | bytes) -> Recording:
 
 
 def _cut(work: list[Work], kernels: list[int], correlations: list[int], overlaps: bool) -> list[Work]:
-    """End each kernel where the next one of its stream begins, if the two overlap by more than 1 us and the GPU cannot do so. A
-    kernel that contains a whole later one takes no time."""
+    """Return the work with shortened kernels. A kernel ends when the next kernel on its stream begins, if they overlap by more
+    than 1 us and the GPU cannot run both at the same time. A kernel that contains a whole later kernel takes no time."""
     found = list(work)
     order = sorted(kernels, key=lambda place: (work[place].device, work[place].stream, work[place].start_ns))
     for at, place in enumerate(order):
@@ -132,8 +132,8 @@ def _cut(work: list[Work], kernels: list[int], correlations: list[int], overlaps
 def _launch(calls: list[Call], start_ns: int, op: int) -> Call | None:
     """Return the call that launched the work that starts at `start_ns`. All `calls` have the correlation id of the work.
 
-    If one call contains another, the outer one is the launch. Otherwise, calls of the same op come first, and then the last
-    call that began before the work.
+    If one call contains another, the outer call is the launch. Calls of the same op are preferred, and then the last call
+    before the work.
     """
     outer = [a for a in calls if not any(a != b and b.start_ns <= a.start_ns and a.end_ns <= b.end_ns for b in calls)]
     named = [call for call in outer if op and call.op == op] or outer
@@ -152,7 +152,7 @@ def _number(args: dict[str, Any], key: str, fallback: Any) -> int:
 
 
 def _is_unpadded(stamp: str) -> bool:
-    """Whether ".5" is 5 nanoseconds, as Kineto wrote absolute stamps in spring 2024."""
+    """Return whether ".5" means 5 nanoseconds in absolute times, as written by Kineto in spring 2024."""
     whole, _, part = stamp.partition(".")
     return len(whole) > 15 and len(part) in (1, 2) and part not in ("0", "2", "25", "5", "75", "8")
 

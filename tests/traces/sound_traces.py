@@ -1,4 +1,4 @@
-"""Provides traces for the tests of the file format: a small trace with rows in every table, and arbitrary valid traces."""
+"""Provides traces for the tests of the file format: a small trace with rows in every table, and random valid traces."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ RUN = Run(
 
 
 def differences(a: Trace, b: Trace) -> list[str]:
-    """What differs between two traces, bit by bit; NaN equals itself."""
+    """Return the names of header fields and columns that differ between two traces. NaN equals NaN."""
     header = ("grain", "devices", "threads", "machines", "runs", "provenance", "problems", "lacks")
     found = [name for name in header if repr(getattr(a, name)) != repr(getattr(b, name))]
     if a.strings.texts != b.strings.texts:
@@ -100,7 +100,7 @@ def differences(a: Trace, b: Trace) -> list[str]:
 
 
 def small_trace() -> Trace:
-    """Two steps of one thread and one device, a few rows in every table."""
+    """Return a trace with two steps, one thread, one device, and a few rows in every table."""
     trace = Trace(
         devices=[Device(0, 0, "Tesla V100", 34_000_000_000, DeviceProperties(multi_processor_count=80))],
         threads=[Thread(0, 4711, "python", "main")],
@@ -163,7 +163,7 @@ def _sized(rows: dict[str, int], texts: list[str], devices: int, threads: int) -
 
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
-    """Any trace that `checks.fault` lets pass: every number in its range, spans that end within that of times."""
+    """Draw any trace that is valid according to `checks.fault`."""
     texts = draw(st.lists(st.text(max_size=6), min_size=1, max_size=6, unique=True))
     devices = draw(st.integers(1, 2))
     threads = draw(st.integers(1, 2))
@@ -204,8 +204,7 @@ def traces(draw: st.DrawFn) -> Trace:
 
 @st.composite
 def parents(draw: st.DrawFn, rows: int) -> list[int]:
-    """Draw nested spans as in a recording in half of the cases, and otherwise any parents without cycles, before or after
-    their children."""
+    """Draw the parents of rows: nested spans in half of the cases, and otherwise any parents without cycles."""
     if draw(st.booleans()):
         found: list[int] = []
         open_rows: list[int] = []

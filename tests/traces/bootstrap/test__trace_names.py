@@ -1,4 +1,4 @@
-"""Names of our packages and of the script's modules, which may be the same."""
+"""Tests that this tool's packages and the script's modules can have the same names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PREFIX = "_private_"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Our package `wares`, which imports the library `shelf`."""
+    """Return a folder with the package `wares`, which imports the library `shelf`."""
     (tmp_path / "wares").mkdir()
     (tmp_path / "wares/__init__.py").write_text(
         "import shelf\nfrom json import dumps\nclass Broken(Exception): ...\ndef f(): ...\n"

@@ -1,4 +1,4 @@
-"""Ranks that are forked before the script starts: their environment, and how the run ends."""
+"""Tests ranks that are forked before the script starts: their environment variables, and how a run ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ sys.path.insert(0, {str(BOOTSTRAP)!r})
 import _trace_ranks
 
 def say(*words):
-    os.write(1, (" ".join(map(str, words)) + chr(10)).encode())  # whole lines, because ranks write at the same time
+    os.write(1, (" ".join(map(str, words)) + chr(10)).encode())  # write whole lines, because ranks write at the same time
 """
 FORK = """
 rank = _trace_ranks.fork_ranks(3)
@@ -70,7 +70,7 @@ def test_a_rank_that_fails_ends_all_ranks(ends: str, code: int, told: str) -> No
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
 def test_a_signal_is_passed_on_to_all_ranks(name: str) -> None:
-    """The ranks have no terminal, which would signal them itself."""
+    """The ranks have no terminal that sends the signal to them."""
     script = f"{FORK}\nif rank == 0: os.kill(os.getppid(), signal.{name})\ntime.sleep(50)"
     done = run(f"os.setsid()\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n{script}", LOCAL_WORLD_SIZE="3")
     assert done.returncode == 128 + signal.Signals[name]
@@ -97,7 +97,8 @@ while True: time.sleep(0.01)
 
 @pytest.mark.parametrize(("code", "words"), [(5, "rank 0 waits in all_reduce\n"), (1, "")])
 def test_after_a_rank_was_killed_another_rank_can_report_its_operation(code: int, words: str) -> None:
-    """After an exception, which has exit code 1, the other ranks are stopped at once, so the exception is printed last."""
+    """Exit code 1 means that the rank raised an exception. Then the other ranks are stopped immediately, so the exception is
+    printed last."""
     script = f'''
 {FORK}
 if rank == 1: os._exit({code})
@@ -118,7 +119,8 @@ def test_random_numbers_of_numpy_differ_between_ranks() -> None:
 
 
 def test_at_exit_only_modules_of_the_script_are_freed() -> None:
-    """GIVEN an object of the script and an object of a module from before the fork WHEN a rank ends."""
+    """GIVEN one object of the script, and one object of a module that was imported before the fork WHEN a rank ends THEN only
+    the script's object is freed."""
     script = f"""
 import atexit, types
 class Told:

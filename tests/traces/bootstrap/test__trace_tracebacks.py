@@ -1,4 +1,4 @@
-"""Frames of this tool are removed from tracebacks."""
+"""Tests that tracebacks do not show frames of this tool."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_tracebacks_of_causes_and_exception_groups_are_shortened_too() -> None:
     ours = of_module("_trace_tracer.surfaces")
     cause, part = raised(lambda: ours(fails)), raised(lambda: ours(fails))
     error = ExceptionGroup("both", [part])
-    error.__cause__, cause.__context__ = cause, error  # a cycle
+    error.__cause__, cause.__context__ = cause, error  # the exceptions refer to each other
     shorten(error, "_trace_")
     assert shown(cause) == shown(part) == ["raised", "<lambda>", "fails"]
 
@@ -78,7 +78,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_module_traceback_shows_the_script_without_frames_of_this_tool(
     monkeypatch: pytest.MonkeyPatch, through_ours: bool
 ) -> None:
-    """A script may print or log an exception that it catches, and may read its own stack."""
+    """Scripts may print an exception that they catch, and may read their own stack."""
     installed(monkeypatch)
     ours = of_module("_trace_tracer.surfaces")
     call = ours if through_ours else lambda called: called()
@@ -111,8 +111,8 @@ def warns(level: int) -> None:
 
 @pytest.mark.parametrize("warn", [partial(warns, 1), partial(warns, 2), partial(warns, 3), partial(warnings.warn, "careful")])
 def test_a_warning_shows_the_place_without_frames_of_this_tool(monkeypatch: pytest.MonkeyPatch, warn: Call) -> None:
-    """GIVEN a Python function or a C function that warns WHEN this tool's wrapper calls it THEN the warning shows the same file
-    and line as without the wrapper."""
+    """GIVEN a function that warns WHEN this tool's wrapper calls the function THEN the warning shows the same file and line as
+    without the wrapper."""
     shown: list[tuple[str, int]] = []
     monkeypatch.setattr(warnings, "_showwarnmsg", lambda message: shown.append((message.filename, message.lineno)))
     installed(monkeypatch)
@@ -127,8 +127,8 @@ def test_a_warning_shows_the_place_without_frames_of_this_tool(monkeypatch: pyte
 
 @pytest.mark.parametrize("action", ["default", "module", "once"])
 def test_a_warning_is_shown_as_often_as_without_this_tool(monkeypatch: pytest.MonkeyPatch, action: Any) -> None:
-    """GIVEN a function that warns at the line of its caller WHEN two lines of a script call it twice THEN each line shows the
-    warning as often as without this tool's wrapper."""
+    """GIVEN two lines of a script that call a warning function twice THEN each line shows the warning as often as without this
+    tool's wrapper."""
     shown: list[int] = []
     monkeypatch.setattr(warnings, "_showwarnmsg", lambda message: shown.append(message.lineno))
     installed(monkeypatch)

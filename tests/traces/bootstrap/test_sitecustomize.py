@@ -1,4 +1,4 @@
-"""The start of our packages in a Python process, with a package of a few lines in place of the recorder and the replayer."""
+"""Tests that this tool's packages start in the script's process. A small package replaces the recorder and the replayer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def start(options):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A session that starts the package `wares` when the script imports `colorsys`."""
+    """Return the folder of a session that starts the package `wares` when the script imports `colorsys`."""
     for package in ("ours/wares", "ours/traces/model"):
         (tmp_path / package).mkdir(parents=True)
     (tmp_path / "ours/wares/child.py").write_text(CHILD)
@@ -77,7 +77,7 @@ def test_nothing_starts_if_the_script_never_imports_the_trigger_module(folder: P
     assert (done.stdout, done.stderr, notes(folder)) == ("False\n", "", [["boot"]])
 
 
-def test_a_trigger_that_is_already_imported_starts_the_package_at_once(folder: Path) -> None:
+def test_a_trigger_that_is_already_imported_starts_the_package_immediately(folder: Path) -> None:
     (folder / "trigger").write_text("os")
     assert run(folder, "print('script')").stdout == "started with {'speed': 2}\nscript\n"
 
@@ -157,8 +157,8 @@ def start(options):
 
 
 def test_a_failing_script_prints_its_usual_traceback(folder: Path) -> None:
-    """GIVEN a patched function that calls the original one WHEN the original fails THEN stderr is as without the patch. With
-    TRACE_DEBUG=1, the traceback also contains the patched function."""
+    """GIVEN a patched function that calls the original function WHEN the original function fails THEN stderr is the same as
+    without the patch. With TRACE_DEBUG=1, the traceback also shows the patched function."""
     script = """
 import colorsys
 try:

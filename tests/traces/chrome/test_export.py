@@ -1,4 +1,4 @@
-"""The Chrome export follows the rules of the viewers, and an import reproduces the trace."""
+"""Tests that a Chrome export follows the rules of trace viewers, and that an import of the export gives the same trace."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _refuse(constant: str) -> None:
 
 
 def _crossings(events: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
-    """Return neighbouring events on a track that overlap only in part."""
+    """Return pairs of events on the same track that overlap only in part."""
     tracks = defaultdict(list)
     for event in events:
         if event["ph"] == "X":
@@ -55,7 +55,7 @@ def _crossings(events: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
 
 
 def _like(trace: Trace, other: Trace) -> None:
-    """Counts, busy time, steps, phases and links agree to the nanosecond."""
+    """Check that both traces have the same counts, times, steps, phases and launches."""
     for key in ("counts", "gpu_busy_ns", "gpus", "phases", "kernels", "ops", "calls", "memory"):
         assert getattr(summarize(trace), key) == getattr(summarize(other), key), key
     assert np.array_equal(trace.steps.start_ns, other.steps.start_ns)
@@ -159,7 +159,7 @@ def test_stages_are_exported_to_their_threads_or_to_separate_tracks(tmp_path: Pa
     assert reduced["args"] == {"backend": "nccl", "group": "", "dtype": "float32", "bytes": 4096}
     assert [event["args"].get("duration") for event in tracks[host, "collectives"]] == [None, "at most", "not measured", None]
 
-    # and an import gives the parts back
+    # An import gives the stages back.
     back = read_kineto(tmp_path / "trace.json")
     for column in ("start_ns", "duration_ns"):
         assert getattr(back.parts, column).tolist() == getattr(trace.parts, column).tolist()
@@ -197,7 +197,7 @@ def test_a_failed_export_does_not_change_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "x.json"
     target.write_text("what was there before")
     trace = training(steps=1)
-    trace.provenance["set"] = {1}  # not JSON
+    trace.provenance["set"] = {1}  # a set is no JSON value
     with pytest.raises(TypeError):
         export_chrome(trace, target)
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
@@ -210,7 +210,7 @@ def test_the_same_trace_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_synchronizations_are_exported_to_a_separate_track(tmp_path: Path) -> None:
-    # GIVEN a kernel at 0..10, a range over 9..30 that begins within it, a kernel in the range, and a wait across both
+    # GIVEN a kernel from 0 to 10 ns, a range from 9 to 30 ns, a kernel within the range, and a wait during both kernels
     trace = Trace(devices=[Device(0, 0, "GPU")], threads=[Thread(0, 1)])
     name = trace.strings.add("x")
     kinds = [DeviceKind.KERNEL, DeviceKind.ANNOTATION, DeviceKind.KERNEL, DeviceKind.SYNC]
@@ -220,7 +220,7 @@ def test_synchronizations_are_exported_to_a_separate_track(tmp_path: Path) -> No
     events = _export(trace, tmp_path)["traceEvents"]
     assert not _crossings(events)
     by_category = {e["cat"]: e for e in events if e["ph"] == "X"}
-    # THEN the range begins behind the kernel, as readers expect without a stream, and no kernel was cut
+    # THEN the range begins when the first kernel ends, has no stream, and no kernel is shortened
     range_ = by_category["gpu_user_annotation"]
     assert (range_["ts"], range_["dur"], range_["tid"], "args" in range_) == (0.01, 0.02, 7, False)
     assert [e["dur"] for e in events if e.get("cat") == "kernel"] == [0.01, 0.01]
@@ -261,7 +261,7 @@ def test_clipping_ranges_never_shortens_gpu_work(rows: list[tuple[int, int, int,
 
 
 def test_overlapping_host_events_are_shortened_as_little_as_possible(tmp_path: Path) -> None:
-    # GIVEN a child that outlives its parent by 1, and a frame that outlives the start of a long range by 2
+    # GIVEN a child that ends 1 ns after its parent, and a Python frame that ends 2 ns after the start of a long range
     trace = Trace(devices=[], threads=[Thread(0, 1)])
     trace.host = HostSpans.of(
         name=[trace.strings.add(n) for n in ("parent", "child", "frame", "range")],

@@ -1,4 +1,4 @@
-"""A trace that is exported and imported again is the same to the nanosecond: handmade traces and every real recording."""
+"""Tests that a trace that is exported and imported is unchanged to the nanosecond, for handmade traces and real recordings."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ T0_NS = 1_700_000_000 * 10**9
 
 
 def differences(a: Trace, b: Trace) -> list[str]:
-    """Return the differences between two traces. Texts are compared by their content, because their numbers in the string
-    table may differ."""
+    """Return the differences between two traces. Texts are compared by content, because their indexes in the string table may
+    differ."""
     header = ("grain", "devices", "threads", "machines", "runs", "provenance", "problems", "lacks")
     found = [name for name in header if repr(getattr(a, name)) != repr(getattr(b, name))]
     for name, kind in TABLES.items():
@@ -85,15 +85,16 @@ def test_eight_real_ranks_survive_export_and_import(shared_traces: Path, tmp_pat
 def test_our_recordings_and_replays_survive_export_and_import(tmp_path: Path, made: Any) -> None:
     trace = made()
     if made is not small_trace:
-        trace.host.dtypes[:] = NONE  # made by hand with one dtype for several tensors
+        trace.host.dtypes[:] = NONE  # the handmade trace has one dtype for several tensors
     found = back(trace, tmp_path)
-    # a call that a hand-made trace has outside its op is counted as any other
+    # The import counts problems, for example calls outside of ops, which a handmade trace does not count.
     assert differences(replace(found, problems=trace.problems), trace) == []
 
 
 @st.composite
 def made_traces(draw: st.DrawFn) -> Trace:
-    """Any trace whose host spans are in order and whose work was launched by calls or ops; spans may cross one another."""
+    """Draw any trace whose host spans are in order, and whose device work was launched by calls or ops. Spans may overlap in
+    part."""
     trace = draw(traces())
     text = trace.strings.add
     names = [text(name) for name in ("aten::mm", "cudaLaunchKernel", "cuLaunchKernel", "ProfilerStep#3", "nccl:x", "a|b")]
@@ -118,7 +119,7 @@ def made_traces(draw: st.DrawFn) -> Trace:
     name = [names[1 + row % 2 if of == HostKind.RUNTIME else row % 6] for row, of in enumerate(kind.tolist())]
     host = HostSpans.of(thread=thread, kind=kind, name=name, start_ns=start, duration_ns=duration)
     host.parent, _, ends = parents(thread, start, start + duration, kind == HostKind.PYTHON, kind == HostKind.RUNTIME)
-    assume((ends == start + duration).all())  # The importer would end a frame earlier, because the profiler missed its end.
+    assume((ends == start + duration).all())  # The importer would end this frame earlier.
     of_op = (kind == HostKind.OP) | (kind == HostKind.ANNOTATION)
     inputs = draw(st.sampled_from([("2,3;4", "float32;"), ("?;5", ";int64"), ("7", "bfloat16"), ("7", "")]))
     host.shapes, host.dtypes = (np.where(of_op, text(part), NONE).astype("i4") for part in inputs)
@@ -162,13 +163,13 @@ def made_traces(draw: st.DrawFn) -> Trace:
 @given(trace=made_traces())
 def test_handmade_recordings_survive_export_and_import(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> None:
     found = back(trace, tmp_path_factory.mktemp("x"))
-    for kind in ("partial-overlap", "kernel-without-launch"):  # made above without being counted
+    for kind in ("partial-overlap", "kernel-without-launch"):  # the trace above contains these problems without counting them
         found.problems.pop(kind, None)
     assert differences(found, trace) == []
 
 
 def test_a_trace_with_only_memory_events_keeps_its_nanoseconds(tmp_path: Path) -> None:
-    """Timestamps are relative to the first event of any kind, because a float of the time since 1970 has no nanoseconds."""
+    """Timestamps are relative to the first event, because a float that counts from 1970 is not exact to the nanosecond."""
     trace = small_trace()
     for name, kind in TABLES.items():
         setattr(trace, name, kind.of())

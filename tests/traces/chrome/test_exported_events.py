@@ -1,4 +1,4 @@
-"""Compares whole exported files, with one event per line, with readable golden files."""
+"""Tests that exported files equal golden files, in which each event is one line that people can read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_exported_events_of_two_traces_equal_the_golden_file(tmp_path: Path) -> 
     ("config", "multiprocessors", "warp", "blocks", "warps"),
     [
         ("4,2|128", 4, 32, 2.0, 8.0),
-        ("4,2|100", 4, 32, 2.0, 8.0),  # a warp that is not full counts
+        ("4,2|100", 4, 32, 2.0, 8.0),  # an incomplete warp counts as a warp
         ("4,2|96,2", 16, 32, 0.5, 3.0),
         ("4,2|128", None, 32, None, None),
         ("4,2|128", 4, None, None, None),
@@ -89,8 +89,8 @@ def test_driver_calls_are_exported_with_their_own_category(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("events", "points"), [(20_000, 20_000), (50_000, 20_000)])
 def test_a_long_memory_curve_is_exported_with_20000_points_and_its_peaks(events: int, points: int) -> None:
-    """GIVEN memory that grows by one byte per event, with one peak WHEN the chart has one point for 2.5 events THEN each point
-    has the time of its first event and the largest value of its events."""
+    """GIVEN memory that grows by one byte per event, with one peak WHEN 50,000 events are drawn as 20,000 points THEN each
+    point has the first time and the largest value of its events."""
     trace = training(1)
     allocated = np.arange(events)
     allocated[1] = 10 * events

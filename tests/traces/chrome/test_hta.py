@@ -1,7 +1,7 @@
-"""Holistic Trace Analysis reads an export as it reads the original: the same events on the GPU, the same busy time.
+"""Tests that Holistic Trace Analysis (HTA) computes the same figures from an export as from the original recording.
 
-Holistic Trace Analysis counts every event with an argument `stream` as GPU work, and rounds times to microseconds. Therefore
-it reads both files. Files of PyTorch before 1.12 do not contain the rank, so both files are passed as rank 0.
+HTA counts every event with an argument `stream` as GPU work, and rounds times to microseconds. Files from PyTorch before 1.12
+do not contain the rank, so each file is passed to HTA as rank 0.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from traces.kineto import read_kineto
 from traces.model.trace import NONE, DeviceKind, Trace
 
 hta = pytest.importorskip("hta.trace_analysis")
-_SAME_KIND = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}  # names of before 1.12
+_SAME_KIND = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}  # names in PyTorch before 1.12
 LARGE = pytest.param("v100_resnet50_workers0", marks=pytest.mark.program)
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Hide pandas' warnings about future releases and HTA's log of files, because neither concerns the export."""
+    """Hide warnings of pandas and log messages of HTA, which do not concern the export."""
     logging.disable(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -41,7 +41,7 @@ def quiet() -> Iterator[None]:
 
 
 def _as_read(path: Path) -> tuple[dict[str, int], dict[str, float]]:
-    """Events on the GPU by category, and the breakdown of the GPU's time in microseconds."""
+    """Return the number of GPU events of each category, and HTA's breakdown of the GPU time in microseconds."""
     analysis: Any = hta.TraceAnalysis(trace_files={0: str(path)}, include_last_profiler_step=True)
     events, names = analysis.t.traces[0], analysis.t.symbol_table.sym_table
     counts = events.loc[events.stream >= 0, "cat"].map(lambda index: names[index]).value_counts().to_dict()
@@ -59,23 +59,23 @@ def test_hta_computes_the_same_results_from_an_export_as_from_the_original(
 
 
 def test_hta_finds_the_rank_in_the_exported_file(shared_traces: Path, tmp_path: Path) -> None:
-    # GIVEN eight ranks exported into a folder WHEN it is only told of the folder
+    # GIVEN eight ranks that were exported to a folder WHEN HTA reads the folder
     export_chrome(read_kineto(shared_traces / "a100_megatron_tp8"), tmp_path)
     from hta.common.trace_file import get_trace_files
 
-    # THEN it finds each rank in its own file
+    # THEN HTA finds the file of each rank
     found = get_trace_files(str(tmp_path))
     assert {rank: Path(file).name for rank, file in found.items()} == {n: f"rank{n}.json.gz" for n in range(8)}
 
 
-# --- figures that both compute ---
+# --- figures that both HTA and this tool compute ---
 
-_ALIKE = [LARGE, "a100_nccl_args_rank0of2"]  # stamps of whole microseconds, and of nanoseconds
+_ALIKE = [LARGE, "a100_nccl_args_rank0of2"]  # times in microseconds, and in nanoseconds
 
 
 @pytest.fixture(scope="module", params=_ALIKE)
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Any]:
-    """Return a recording, and the same recording as Holistic Trace Analysis reads our export of it."""
+    """Return a recording, and HTA's analysis of the exported recording."""
     folder = SHARED_TRACES
     if not (folder / "INDEX.md").exists():
         pytest.skip("the real recordings are not beside this checkout")
@@ -90,8 +90,8 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_idle_time_per_stream_agrees_with_hta(both: tuple[Trace, Any]) -> None:
-    """The "host_wait" of HTA is the gaps of a stream whose next kernel was launched after the gap began. Our gaps are split at
-    the launch."""
+    """In HTA, a gap counts as "host_wait" if the next kernel was launched after the start of the gap. This tool splits such a
+    gap at the launch."""
     trace, analysis = both
     theirs = analysis.get_idle_time_breakdown(ranks=[0], visualize=False)[0]
     for of in gaps(trace, by_stream=True):
@@ -102,7 +102,7 @@ def test_idle_time_per_stream_agrees_with_hta(both: tuple[Trace, Any]) -> None:
         late = called_ns > of.start_ns
         lasted_us = (of.end_ns - of.start_ns) / 1000
         assert float(rows.get("host_wait", 0)) == pytest.approx(lasted_us[late].sum(), abs=len(late))
-        assert float(rows.sum()) == pytest.approx(lasted_us.sum(), abs=2 * len(late))  # it rounds to microseconds
+        assert float(rows.sum()) == pytest.approx(lasted_us.sum(), abs=2 * len(late))  # HTA rounds to microseconds
 
 
 def test_launch_delays_agree_with_hta(both: tuple[Trace, Any]) -> None:
@@ -126,7 +126,7 @@ def test_queue_lengths_agree_with_hta(both: tuple[Trace, Any]) -> None:
 
 
 def test_the_overlap_of_communication_and_computation_agrees_with_hta(both: tuple[Trace, Any]) -> None:
-    """HTA counts only kernels as computation. Here, copies and memsets also hide communication."""
+    """HTA counts only kernels as computation. In this tool, copies and memsets also hide communication."""
     trace, analysis = both
     if not len(trace.collectives):
         return
@@ -134,12 +134,12 @@ def test_the_overlap_of_communication_and_computation_agrees_with_hta(both: tupl
     copies_left_out = replace(trace, device=trace.device.take(trace.device.kind == DeviceKind.KERNEL))
     kernels, all_work = communication(copies_left_out), communication(trace)
     share = kernels.hidden_ns / (kernels.hidden_ns + kernels.exposed_ns)
-    assert 100 * share == pytest.approx(theirs, abs=0.5)  # it rounds stamps
+    assert 100 * share == pytest.approx(theirs, abs=0.5)  # HTA rounds times
     assert all_work.hidden_ns >= kernels.hidden_ns
 
 
 def test_the_bandwidth_of_copies_agrees_with_hta(both: tuple[Trace, Any]) -> None:
-    """HTA computes the rate of each copy. Our rate is the bytes of all copies divided by the time of all copies."""
+    """HTA computes a rate for each copy. This tool divides the bytes of all copies by the time of all copies."""
     trace, analysis = both
     theirs = analysis.get_memory_bw_summary(ranks=[0]).droplevel(0).memory_bw_gbps
     for name, kind in (("Memset", "Memset (Device)"), ("Memcpy HtoD", "Memcpy HtoD (Pageable -> Device)")):

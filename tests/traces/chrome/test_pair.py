@@ -1,4 +1,5 @@
-"""A Chrome trace of two traces contains all events of both on separate tracks, and each arrow joins two of these events."""
+"""Tests that a Chrome trace of two traces contains all events of both on separate tracks, and arrows between matching events.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def test_two_exported_traces_appear_side_by_side_in_one_file(tmp_path: Path) -> 
     assert len(events) == sum(alone) + len(arrows)
     names = {event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "process_name"}
     assert {name.partition(":")[0] for name in names} == {"recorded", "replayed"}
-    # The traces share no track, and only the arrows connect their events.
+    # The traces have no common track, and only arrows connect their events.
     flows = Counter((event["cat"], event["id"], event["ph"]) for event in events if event["ph"] in "sf")
     assert set(flows.values()) == {1}
     for trace, pids in ((recorded, range(1_000_000)), (replayed, range(1_000_000, 2_000_000))):
@@ -68,12 +69,12 @@ def test_each_kernel_has_an_arrow_to_the_matching_kernel(tmp_path: Path) -> None
     for number, begin in begins.items():
         assert bound(begin) == bound(ends[number]) and begin["pid"] < 1_000_000 <= ends[number]["pid"]
     first = min(begins.values(), key=lambda event: event["ts"])
-    assert abs(first["ts"] - ends[first["id"]]["ts"]) < 100  # us: the first steps begin together
+    assert abs(first["ts"] - ends[first["id"]]["ts"]) < 100  # in us, since the first steps begin together
 
 
 def test_in_an_exported_pair_the_first_paired_steps_begin_together(tmp_path: Path) -> None:
-    """GIVEN a second trace with a call 2 s before its first step THEN the first paired steps begin at the same time in both
-    traces, and no event has a negative time."""
+    """GIVEN a second trace with a call 2 s before its first step THEN the first paired steps begin together, and no time is
+    negative."""
     recorded = training(steps=3)
     replayed = replay_of(recorded, 1.0)
     replayed.host.start_ns[0] -= 2_000_000_000
@@ -82,12 +83,12 @@ def test_in_an_exported_pair_the_first_paired_steps_begin_together(tmp_path: Pat
     arrows = [event for event in events if event.get("cat") == "counterpart"]
     begin = min((event for event in arrows if event["ph"] == "s"), key=lambda event: event["ts"])
     (end,) = (event for event in arrows if event["ph"] == "f" and event["id"] == begin["id"])
-    assert abs(begin["ts"] - end["ts"]) < 100  # us
+    assert abs(begin["ts"] - end["ts"]) < 100  # in us
 
 
 def test_matching_steps_start_together_even_if_an_earlier_step_has_no_match(tmp_path: Path) -> None:
-    """GIVEN a replay whose first step of 83 us is based on no recorded step, and whose second step is based on the first
-    recorded step THEN these two begin at the same time, and the replay begins 83 us before the recording."""
+    """GIVEN a replay whose first step, of 83 us, matches no recorded step WHEN its second step matches the first recorded step
+    THEN these two steps begin together. The replay begins 83 us before the recording."""
     recorded = training(steps=2)
     replayed = replay_of(training(steps=1))
     replayed.steps.recorded_step[:] = [-1, 0]

@@ -18,8 +18,8 @@ def metric(compile_id: str, **fields: Any) -> SimpleNamespace:
 
 
 def test_compilations_graph_breaks_and_eager_functions_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a compilation with two graph breaks and one cut of DDPOptimizer, a recompilation, a backward pass that is compiled
-    later, and a function that Dynamo cannot trace."""
+    """GIVEN two graph breaks, a cut of DDPOptimizer, a recompilation, a compiled backward pass, and a function that Dynamo
+    cannot trace THEN regions, breaks and recompilations are counted."""
     metrics, reasons = list[SimpleNamespace](), list[SimpleNamespace]()
     utils = SimpleNamespace(get_compilation_metrics=lambda: metrics, graph_break_reasons=reasons)
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)
@@ -44,10 +44,10 @@ def test_compilations_graph_breaks_and_eager_functions_are_counted(monkeypatch: 
         place = {"fail_user_frame_filename": "/a/m.py", "fail_user_frame_lineno": 9}
         metrics.append(metric("1/0", fail_type="Unsupported", fail_reason="in a loop\nmore", graph_op_count=None, **place))
     with counts.compiling():
-        pass  # a call in which Dynamo compiles nothing
+        pass  # Dynamo compiles nothing in this call
     metrics.append(metric("0/0", is_forward=False))
-    metrics.append(metric("0/0", is_forward=None, co_name=None))  # kernels that Inductor measured
-    metrics.append(metric("0/0", graph_op_count=None, co_name=None, co_filename=None, co_firstlineno=None))  # with torch 2.14
+    metrics.append(metric("0/0", is_forward=None, co_name=None))  # Inductor measured kernels here
+    metrics.append(metric("0/0", graph_op_count=None, co_name=None, co_filename=None, co_firstlineno=None))  # torch 2.14
     assert eager == [EagerRegion("1/0 f (m.py:3)", "Unsupported: in a loop (m.py:9)")]
     assert len(counts.COMPILE_NS) == 3
     assert counts.compiled_code() == CompiledCode(

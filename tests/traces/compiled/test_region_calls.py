@@ -1,4 +1,4 @@
-"""Calls of compiled regions in profiles, as different releases of torch mark them."""
+"""Tests that calls of compiled regions are found in profiles of different PyTorch releases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def launching(trace: Trace, call: RegionCall) -> list[str]:
 
 
 def test_a_compiled_backward_belongs_to_the_forward_with_its_sequence_number() -> None:
-    """GIVEN two forwards, and their backwards in reverse order THEN each backward has the region and inputs of its forward."""
+    """GIVEN two compiled forward passes WHEN their backward passes run in reverse order THEN each backward pass has the region
+    and inputs of its forward pass."""
     events = Events()
     for number, at in ((0, 0), (1, 100)):
         events.op(f"Torch-Compiled Region: {number}/0", at, 50, [])
@@ -33,7 +34,8 @@ def test_a_compiled_backward_belongs_to_the_forward_with_its_sequence_number() -
 
 
 def test_compiled_backward_passes_without_sequence_numbers_are_matched_in_reverse_order() -> None:
-    """GIVEN a profile whose release marks no regions and no numbers THEN graphs are numbered within the step."""
+    """GIVEN a profile from a release that records neither regions nor sequence numbers THEN graphs are numbered within the
+    step."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#1", 0, 500)
     for at in (0, 100):
@@ -52,7 +54,8 @@ def test_compiled_backward_passes_without_sequence_numbers_are_matched_in_revers
 
 
 def test_a_compiled_backward_without_sequence_number_belongs_to_the_last_forward_of_its_region() -> None:
-    """GIVEN two regions WHEN their backward passes run in the order of their forward passes THEN each belongs to its region."""
+    """GIVEN two regions WHEN the backward passes run in the order of the forward passes THEN each backward pass belongs to its
+    region."""
     events = Events()
     for number, at in ((0, 0), (1, 100)):
         events.op(f"Torch-Compiled Region: {number}/0", at, 50, [])
@@ -68,7 +71,8 @@ def test_a_compiled_backward_without_sequence_number_belongs_to_the_last_forward
 
 
 def test_autotuning_kernels_do_not_belong_to_the_compiled_call() -> None:
-    """GIVEN a call in which Inductor measures two versions of a kernel before it launches the faster one."""
+    """GIVEN a compiled call in which Inductor measures two versions of a kernel THEN only the kernel after the measurement
+    counts."""
     events = Events()
     events.op("Torch-Compiled Region: 0/0", 0, 200, [])
     events.host("user_annotation", "## Call CompiledFxGraph fa ##", 10, 150)
@@ -82,7 +86,8 @@ def test_autotuning_kernels_do_not_belong_to_the_compiled_call() -> None:
 
 
 def test_a_nested_compiled_region_is_a_separate_call_without_surrounding_eager_ops() -> None:
-    """GIVEN a graph break: a region calls a graph, an eager op and the region of the rest THEN there are two calls."""
+    """GIVEN a region that calls a graph, an eager op and a nested region THEN the two regions are two calls. The eager op
+    belongs to none."""
     events = Events()
     events.op("Torch-Compiled Region: 0/0", 0, 200, [])
     events.host("user_annotation", "## Call CompiledFxGraph fa ##", 10, 30)
@@ -100,7 +105,8 @@ def test_a_nested_compiled_region_is_a_separate_call_without_surrounding_eager_o
 
 
 def test_a_function_without_anything_to_compile_is_not_a_region() -> None:
-    """GIVEN two functions that Dynamo traced WHEN only the second one launches a kernel THEN only the second one has a call."""
+    """GIVEN two functions that Dynamo traced WHEN only the second function launches a kernel THEN only the second function is a
+    region."""
     events = Events()
     events.op("Torch-Compiled Region: 0/0", 0, 20, [])
     events.op("Torch-Compiled Region: 1/0", 30, 20, [])
@@ -110,7 +116,7 @@ def test_a_function_without_anything_to_compile_is_not_a_region() -> None:
 
 
 def test_kernels_of_a_cuda_graph_belong_to_its_launch() -> None:
-    """GIVEN CUDA graph launches inside a region THEN each launch is the op of all its kernels."""
+    """GIVEN CUDA graph launches within a region THEN each launch is the op of all its kernels."""
     trace = recording(graphs=True)
     names = [trace.strings[trace.host.name[row]] for row in op_of(trace, outermost=True)[trace.device.graph == 5].tolist()]
     assert names == ["cudaGraphLaunch"] * 6
@@ -125,8 +131,8 @@ def test_a_profile_without_compiled_code_has_no_regions() -> None:
 
 
 def test_ops_before_and_after_inductor_code_do_not_belong_to_it() -> None:
-    """GIVEN a backward in which AOTAutograd creates a zero gradient before the code of Inductor THEN the call has the work of
-    both, but only the op of the code."""
+    """GIVEN a backward pass in which AOTAutograd creates a zero gradient before Inductor's code runs THEN the work of both
+    belongs to the call. Only the op of Inductor's code belongs to the code."""
     events = Events()
     events.op("CompiledFunctionBackward", 0, 100, [[4]])
     events.op("aten::zeros", 5, 10, [[4]])
@@ -141,7 +147,7 @@ def test_ops_before_and_after_inductor_code_do_not_belong_to_it() -> None:
 
 
 def test_an_optimizer_range_within_a_region_is_an_optimizer_phase() -> None:
-    """GIVEN a compiled function that calls an optimizer after backward THEN the step has the phase "optimizer"."""
+    """GIVEN a compiled function that calls an optimizer after the backward pass THEN the step has the phase "optimizer"."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#1", 0, 500)
     events.op("aten::mm", 10, 10, [[4, 8], [8, 8]])

@@ -1,4 +1,4 @@
-"""Figures of compiled regions, of graph breaks and of CUDA graphs."""
+"""Tests the figures of compiled regions, graph breaks and CUDA graphs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from traces.model.trace import DeviceKind, Trace
 
 
 def regions(*names: str) -> Trace:
-    """One step that calls a region for each name."""
+    """Return a trace of one step that calls a region for each of the names."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#1", 0, 1000)
     for number, name in enumerate(names):
@@ -33,7 +33,7 @@ def regions(*names: str) -> Trace:
 
 
 def test_the_time_of_a_region_is_the_kernel_time_per_step() -> None:
-    """GIVEN kernels of 11 and 7 us in the forward and of 9 and 13 us in the backward of each of three steps."""
+    """GIVEN steps whose forward pass has kernels of 11 and 7 us, and whose backward pass has kernels of 9 and 13 us."""
     (region,) = compiled_figures(recording()).regions
     assert (region.name, region.calls, region.backwards, region.gpu_ns, region.kernels) == ("0/0", 1, 1, 40_000, 4)
     assert region.fused == (FusedKernel("triton_poi_fused_1", 1, 9_000), FusedKernel("triton_poi_fused_relu_0", 1, 7_000))
@@ -44,14 +44,16 @@ def test_the_time_of_a_region_is_the_kernel_time_per_step() -> None:
 
 
 def test_shares_of_compiled_code_are_fractions_of_all_gpu_work() -> None:
-    """GIVEN steps with 11 us of other kernels: 3 + 2 + 2 + 4, and 40 us in the region, of it 16 us in fused kernels."""
+    """GIVEN steps with 51 us of GPU work WHEN a region takes 40 us, of which 16 us are in fused kernels THEN the shares are
+    40/51 and 16/51."""
     figures = compiled_figures(recording())
     assert (figures.region_share, figures.fused_share, figures.graph_share) == pytest.approx((40 / 51, 16 / 51, 0))
     assert compiled_figures(recording(graphs=True)).graph_share == pytest.approx(40 / 51)
 
 
 def test_the_figures_of_a_cuda_graph_include_its_kernels_and_idle_time() -> None:
-    """GIVEN two graphs with two kernels each. Between the kernels of a launch the device is idle for 1 us."""
+    """GIVEN two CUDA graphs with two kernels each WHEN the device is idle for 1 us between the kernels THEN the figures contain
+    this idle time."""
     assert compiled_figures(recording(graphs=True)).graphs == (
         CudaGraph("CUDA graph 1", 1, 2, 18_000, 1_000, 1_000, ("sgemm", "triton_poi_fused_relu_0")),
         CudaGraph("CUDA graph 2", 1, 2, 22_000, 1_000, 1_000, ("sgemm_t", "triton_poi_fused_1")),
@@ -70,7 +72,8 @@ def test_graph_launches_without_an_id_are_grouped_by_their_kernels() -> None:
 
 
 def test_graph_launches_are_equal_even_if_the_kind_of_memset_memory_differs() -> None:
-    """GIVEN two launches of a graph that was captured before the profile: CUPTI knows the kind of memory only in the second."""
+    """GIVEN two launches of a CUDA graph that was captured before the profile began. CUPTI reports the kind of memory only for
+    the second launch."""
     events = Events()
     for at, memory in ((0, "Unknown"), (100, "Device")):
         events.launch("cudaGraphLaunch", at, ("a", 5), (f"Memset ({memory})", 1))
@@ -82,7 +85,7 @@ def test_graph_launches_are_equal_even_if_the_kind_of_memset_memory_differs() ->
 
 
 def test_each_compilation_in_a_profile_is_assigned_to_its_region() -> None:
-    """GIVEN a compilation of 0/1 with an inner stage, and of its backward within the backward."""
+    """GIVEN a compilation with an inner stage, and the compilation of its backward pass during the backward pass."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#7", 0, 500)
     events.op("entire_frame_compile", 10, 100, [])
@@ -101,13 +104,15 @@ def test_each_compilation_in_a_profile_is_assigned_to_its_region() -> None:
 def test_a_further_compilation_of_a_function_is_a_recompilation() -> None:
     figures = compiled_figures(regions("0/0", "0/1", "1/0", "0/2"))
     assert (len(figures.regions), figures.recompiles, figures.graph_breaks) == (4, 2, None)
-    assert [region.gpu_ns for region in figures.regions] == [3_000] * 4  # the kernel within each region
+    assert [region.gpu_ns for region in figures.regions] == [3_000] * 4  # each region has one kernel
 
 
 def broken(*, pause: int = 30, nested: bool = True, first: int = 30) -> Trace:
-    """Two steps. In each, region 0/0 calls a graph until 40 us, runs exp eagerly (kernel of 3 us) and calls region 1/0.
+    """Return a trace of two steps with a graph break. In each step, region 0/0 calls a graph until 40 us, runs exp eagerly (a
+    kernel of 3 us) and calls region 1/0.
 
-    The graph of region 1/0 begins `pause` us after that. A replay has no nested ranges. The first graph lasts `first` us.
+    The graph of region 1/0 begins `pause` us after 40 us. The first graph lasts `first` us. Without `nested`, the regions are
+    not nested, as in a replay.
     """
     events = Events()
     for step in range(2):
@@ -123,16 +128,16 @@ def broken(*, pause: int = 30, nested: bool = True, first: int = 30) -> Trace:
         events.host("user_annotation", "## Call CompiledFxGraph fb ##", at + 40 + pause, 30)
         events.op("triton_poi_fused_cos_0", at + 45 + pause, 10, [[8]])
         events.launch("cuLaunchKernel", at + 47 + pause, ("triton_poi_fused_cos_0", 3))
-        events.launch("cuLaunchKernel", at + 60 + pause, ("triton_poi_fused_cos_1", 3))  # without an op
+        events.launch("cuLaunchKernel", at + 60 + pause, ("triton_poi_fused_cos_1", 3))  # this kernel has no op
     return events.trace()
 
 
 def test_the_time_of_a_graph_break_is_the_time_between_two_graphs() -> None:
-    """GIVEN graphs that end at 40 us and begin at 70 us of a step, with one eager op between."""
+    """GIVEN a graph that ends at 40 us and a graph that begins at 70 us, with one eager op between them."""
     assert compiled_figures(broken()).breaks == (GraphBreak("0/0", "1/0", "", 1.0, 30_000, 3_000, ("aten::exp",)),)
-    # WHEN the second graph begins when the first one ends THEN the break takes no time
+    # WHEN the second graph begins at the end of the first one THEN the graph break takes no time
     assert [one.host_ns for one in compiled_figures(broken(first=60)).breaks] == [0]
-    # WHEN the second graph is called within the first one THEN nothing breaks the first graph
+    # WHEN the second graph is called within the first one THEN there is no graph break
     assert compiled_figures(broken(first=150)).breaks == ()
     comparison = compare(broken(), broken(pause=50))
     assert (
@@ -142,8 +147,8 @@ def test_the_time_of_a_graph_break_is_the_time_between_two_graphs() -> None:
 
 
 def calling_another_function(*, nested: bool) -> Trace:
-    """A step with four graphs: 0/0 (10 to 20 us), 1/0 (40 to 50 us), 2/0 (70 to 80 us) and 3/0 (100 to 110 us). In a recording,
-    the regions are nested."""
+    """Return a step with four graphs: 0/0 (10 to 20 us), 1/0 (40 to 50 us), 2/0 (70 to 80 us) and 3/0 (100 to 110 us). The
+    regions are nested in a recording, and not nested in a replay."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#1", 0, 990)
     for name, at, until in (("0/0", 10, 130), ("1/0", 40, 90), ("2/0", 70, 85), ("3/0", 100, 120)):
@@ -155,7 +160,8 @@ def calling_another_function(*, nested: bool) -> Trace:
 
 
 def test_the_time_of_a_graph_break_excludes_graphs_and_breaks_of_called_functions() -> None:
-    """GIVEN a break from 20 to 100 us, in which a function with a break from 50 to 70 us is called."""
+    """GIVEN a graph break from 20 to 100 us WHEN a function with a graph break from 50 to 70 us is called in this time THEN its
+    time is subtracted."""
     expected = {("0/0", "3/0", 40_000), ("1/0", "2/0", 20_000)}
     functions = {
         "0/0": "forward (model.py:3)",
@@ -169,14 +175,14 @@ def test_the_time_of_a_graph_break_excludes_graphs_and_breaks_of_called_function
         assert {(one.after, one.before, one.host_ns) for one in compiled_figures(named).breaks} == expected
     found = compiled_figures(calling_another_function(nested=True)).breaks
     assert {(one.after, one.before, one.host_ns) for one in found} == expected
-    # WHEN the functions are not parts of one function THEN no graph was broken
+    # WHEN the regions belong to four different functions THEN there is no graph break
     others = {region: f"forward_{region[0]} (model.py:{region[0]})" for region in functions}
     named = replace(trace, runs=replay_of(trace, compiled={"regions": 4, "graph_breaks": 0, "functions": others}).runs)
     assert compiled_figures(named).breaks == ()
 
 
 def test_a_graph_break_of_a_replay_is_recognized_by_the_function_name() -> None:
-    """GIVEN regions that are not nested THEN only a function that Dynamo resumed follows a graph break."""
+    """GIVEN regions that are not nested THEN a graph break is found only before a function that Dynamo resumed."""
     assert compiled_figures(broken(nested=False)).breaks == ()
     functions = {"0/0": "forward (model.py:3)", "1/0": "torch_dynamo_resume_in_forward_at_5 (model.py:5)"}
     told = {"graph_breaks": 1, "break_reasons": {"print() is not traced": 1}, "functions": functions}

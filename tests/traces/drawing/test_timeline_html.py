@@ -1,4 +1,4 @@
-"""The timeline that notebooks show: where its bars are, and what is left out."""
+"""Tests the timeline that notebooks show: the positions of its bars, and the bars that are left out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traces.drawing.timeline_html import _MOST_BARS, BarLane, timeline_html
 def test_the_lengths_of_bars_are_proportional_to_their_times() -> None:
     lane = BarLane("cuda:0 stream 7", "gpu", ["a<b>", "c"], np.array([100, 600]), np.array([250, 500]))
     page = timeline_html("two kernels", [lane])
-    # 1000 ns, from 100 to 1100, are 1000 units wide
+    # The timeline spans 100 to 1100 ns and is 1000 units wide.
     bars = re.findall(r'<rect x="([^"]+)" y="1" width="([^"]+)" height="16" fill="([^"]+)"><title>([^<]+)', page)
     assert [bar[:2] for bar in bars] == [("0", "250"), ("500", "500")]
     assert bars[0][2] != bars[1][2]
@@ -22,7 +22,7 @@ def test_the_lengths_of_bars_are_proportional_to_their_times() -> None:
 
 
 def test_lanes_are_below_each_other() -> None:
-    """A lane is 18 px high, with bars of 16 px."""
+    """A lane is 18 px high, and its bars are 16 px high."""
     lanes = [BarLane(f"stream {number}", "gpu", ["k"], np.array([0]), np.array([9])) for number in range(3)]
     page = timeline_html("three streams", lanes)
     assert re.findall(r' y="([^"]+)" width="1000" height="16"', page) == ["1", "19", "37"]

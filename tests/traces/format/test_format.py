@@ -45,8 +45,8 @@ FIRST_FRAME = 17
 
 
 def patched(data: bytes, at: int, field: bytes, reseal: bool) -> bytes:
-    """Return the data with `field` at the offset `at`. If `reseal` is true, correct the checksums in the heads of all frames.
-    """
+    """Return the data with `field` at the offset `at`. If `reseal` is true, correct the checksums in the heads of all
+    frames."""
     new = bytearray(data)
     new[at : at + len(field)] = field
     head, crc = FIRST_FRAME, zlib.crc32(new[:FIRST_FRAME])

@@ -462,8 +462,8 @@ def test_reading_one_of_many_ranks_decompresses_a_small_part_of_the_file(
 
 
 def test_a_damaged_large_frame_of_a_lazy_trace_is_reported_when_it_is_read(tmp_path: Path) -> None:
-    """GIVEN a large frame that ends in the middle of a table WHEN a column is read THEN the error contains the frame's offset.
-    """
+    """GIVEN a large frame that ends in the middle of a table WHEN a column is read THEN the error contains the frame's
+    offset."""
     trace = long_trace()
     head, host = header_item(trace, row_counts(trace)), b"".join(table_items("host", trace.host, 0, compact=True))
     parts: list[bytes] = []

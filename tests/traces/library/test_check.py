@@ -1,4 +1,4 @@
-"""Tests which entries the library rejects, and which problems are reported, with a case on each side of each limit."""
+"""Tests which library entries are rejected, and which problems are reported. Each limit has a case on both sides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOURCE = CellSource(commit="abc", repository="https://example.org/figures", spre
 
 
 def measured(times_ms: list[float], batches: list[int] | None = None, **changes: Any) -> LibraryCell:
-    """A cell without a fault: its forward pass takes `times_ms` at the batch sizes 1, 2, 4, 8, ..."""
+    """Return a valid cell whose forward pass takes `times_ms` at the batch sizes 1, 2, 4, 8, ..."""
     of = np.array(batches or [1 << place for place in range(len(times_ms))], np.int64)
     times = {"forward": np.array([round(time * MS) for time in times_ms], np.int64)}
     return replace(a_cell(), batches=of, phases_ns=times, source=SOURCE, **changes)
@@ -48,7 +48,7 @@ LINE = "the forward times of the last batches lie on one line, so they were extr
     [
         ([10, 5], None, []),
         ([10, 4.9], None, [(WARNING, LESS)]),
-        ([1, 0.1], None, []),  # no phase is longer than a millisecond
+        ([1, 0.1], None, []),  # only phases longer than a millisecond are checked
         ([1.001, 0.1], None, [(WARNING, LESS)]),
         ([10, 20], [1, 2], []),
         ([10, 20], [1, 2.1], [(WARNING, VARIES)]),
@@ -68,13 +68,13 @@ def test_step_times_that_fall_or_vary_are_reported_by_the_check(
     [
         ([5, 6, 7, 8, 9], [1, 2, 3, 4, 5], [(ERROR, LINE)]),
         ([5, 6, 7, 8, 9.001], [1, 2, 3, 4, 5], []),
-        ([5, 6, 7, 8.000002, 9], [1, 2, 3, 4, 5], []),  # 2 ns beside the line bend it by 4 ns
-        ([5, 6, 7, 8, 9.000002], [1, 2, 3, 4, 5], [(ERROR, LINE)]),  # a bend of 2 ns is rounding
-        ([996.000003, 997, 998, 999, 1000], [1, 2, 3, 4, 5], [(ERROR, LINE)]),  # of a second, 3 ns are rounding
+        ([5, 6, 7, 8.000002, 9], [1, 2, 3, 4, 5], []),  # a time 2 ns beside the line bends the line by 4 ns
+        ([5, 6, 7, 8, 9.000002], [1, 2, 3, 4, 5], [(ERROR, LINE)]),  # a bend of 2 ns counts as rounding
+        ([996.000003, 997, 998, 999, 1000], [1, 2, 3, 4, 5], [(ERROR, LINE)]),  # at one second, 3 ns count as rounding
         ([996.000004, 997, 998, 999, 1000], [1, 2, 3, 4, 5], []),
         ([5, 6, 7, 8], [1, 2, 3, 4], []),  # four points are too few
         ([5, 6, 7, 8, 9], [1, 2, 3, 4, 6], []),
-        ([0.6, 0.7, 0.8, 0.9, 1], [1, 2, 3, 4, 5], []),  # not longer than a millisecond
+        ([0.6, 0.7, 0.8, 0.9, 1], [1, 2, 3, 4, 5], []),  # no phase is longer than a millisecond
     ],
 )
 def test_extrapolated_times_are_rejected(
@@ -118,9 +118,9 @@ def test_personal_data_is_found_under_any_key(own_library: Path, provenance: dic
 
 
 def test_the_library_check_reports_duplicate_entries(own_library: Path) -> None:
-    """GIVEN a cell in the user's library WHEN the same cell is added THEN it is a duplicate.
+    """GIVEN a cell in the user's library WHEN the same cell is checked THEN a warning reports the duplicate.
 
-    A cell with the same name and other times is an error.
+    A cell with the same name and different times is an error.
     """
     cell = measured([10, 20])
     write_cells(own_library / "mine.cells", cell.gpu, [cell], {})
@@ -157,14 +157,16 @@ def test_replays_and_predictions_are_no_measurements(tmp_path: Path) -> None:
 
 
 def test_recordings_are_checked_like_files_of_measurements(tmp_path: Path) -> None:
-    """GIVEN steps that alternate between 100 and 122 us, so half of their interquartile range is 11 us, 9.9 % of 111 us WHEN
-    the longer steps take 123 us THEN it is 10.3 %, above the limit of 10 %."""
+    """GIVEN steps that alternate between 100 and 122 us WHEN the longer steps take 123 us THEN the variation exceeds 10 %.
+
+    Half of the interquartile range, 11 us, is 9.9 % of the median of 111 us.
+    """
     assert of_recording(tmp_path, recording()) == []
     assert of_recording(tmp_path, recording(jitter_us=(0, 22))) == []
     assert of_recording(tmp_path, recording(jitter_us=(0, 23))) == [(WARNING, "the step times vary by more than 10%")]
     few = recording(jitter_us=(0, 80))
     few.steps.kind[3:] = StepKind.EVALUATION
-    assert of_recording(tmp_path, few) == []  # three steps tell nothing of the noise
+    assert of_recording(tmp_path, few) == []  # the variation of three steps is not checked
     few.steps.kind[:] = StepKind.INCOMPLETE
     assert of_recording(tmp_path, few) == [(ERROR, "it has no complete step")]
     unknown = recording()
@@ -175,7 +177,7 @@ def test_recordings_are_checked_like_files_of_measurements(tmp_path: Path) -> No
 
 
 def test_a_recording_is_converted_to_median_phase_times_and_their_spreads() -> None:
-    """GIVEN device times of the optimizer phase of 27, 28, ..., 34 us."""
+    """GIVEN an optimizer phase that takes 27, 28, ..., 34 us on the device."""
     row = step_times_of(recording(jitter_us=tuple(range(8))))
     assert (row.batch, row.steps, row.peak_bytes) == (32, 8, 3 << 20)
     assert row.phases_ns["forward"] == 27 * US and row.spread_ns["forward"] == 0
@@ -206,7 +208,7 @@ def test_recordings_without_the_necessary_facts_are_rejected() -> None:
 
 
 def test_measurements_from_two_recordings_are_sorted_by_batch_size() -> None:
-    """GIVEN runs at 32, 8 and again 32 THEN the later run at 32 counts."""
+    """GIVEN recordings with batch sizes 32, 8 and 32 THEN the later recording with batch size 32 counts."""
     gpu = gpu_of(recording())
     assert (gpu.name, gpu.device, gpu.memory_bytes) == ("v100-dgxs-32gb", "Tesla V100-DGXS-32GB", 32 << 30)
     known = replace(GPU, device="Tesla V100-DGXS-32GB")

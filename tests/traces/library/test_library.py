@@ -1,4 +1,4 @@
-"""The library: each entry of the index loads, names its origin, and is found by name."""
+"""Tests that each library entry can be loaded, names its source, and is found by its name."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_library_entries_are_found_by_name_and_files_by_path(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
 
     assert find("mine.msgpack") == Path("mine.msgpack")
-    assert find("p100-no-cudnn") == find("p100-no-cudnn.msgpack") == entries()[0].path  # not the folder of that name
-    assert find("runs") == Path("runs")  # whoever opens it says that it is a folder
+    assert find("p100-no-cudnn") == find("p100-no-cudnn.msgpack") == entries()[0].path  # not the folder of this name
+    assert find("runs") == Path("runs")  # a later error says that this is a folder
     (tmp_path / "p100-no-cudnn.msgpack").write_bytes(b"")
     assert find("p100-no-cudnn.msgpack") == Path("p100-no-cudnn.msgpack")
 
@@ -103,7 +103,7 @@ def test_the_p100x2_recording_equals_the_output_of_its_build_script(p100x2: Trac
 
 
 def test_the_p100x2_recording_has_the_published_step_times(p100x2: Trace) -> None:
-    """The compute side is as published, and each phase is within 0.6 % (or 0.1 ms) of its published median."""
+    """Except for copies, the step takes the published time. Each phase is within 0.6 % (or 0.1 ms) of its published median."""
     assert p100x2.steps.kind.tolist() == [StepKind.WARMUP, StepKind.STEADY]
     assert (p100x2.steps.duration_ns / 1e6).tolist() == [(3466 + 3727) / 2, 776.0]
     rows = np.flatnonzero(p100x2.phases.step == 1)
@@ -119,7 +119,7 @@ def test_the_stages_of_the_p100x2_recording_lie_within_their_phases(p100x2: Trac
     assert (parts.start_ns >= phases.start_ns[parts.phase]).all() and (parts.end_ns <= phases.end_ns[parts.phase]).all()
     assert (parts.device_start_ns >= phases.device_start_ns[parts.phase]).all()
     assert (parts.device_end_ns <= phases.device_end_ns[parts.phase]).all()
-    assert (parts.device_start_ns >= parts.start_ns).all()  # the device works on what the host has launched
+    assert (parts.device_start_ns >= parts.start_ns).all()  # the device begins a stage after the host
     text, pairs = p100x2.strings, zip(parts.name, phases.name[parts.phase], strict=True)
     in_phase = {text[part]: text[phase] for part, phase in pairs}
     of_forward = dict.fromkeys(("scatter", "replicate", "parallel_apply", "gather"), "forward")

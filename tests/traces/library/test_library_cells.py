@@ -1,4 +1,4 @@
-"""Cells of the library: their published values, their file, and how a cell is found."""
+"""Tests the published values in library cells, the file format of cells, and how cells are found."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def a_cell(model: str = "net", batches: tuple[int, ...] = (1, 2, 4), **changes: 
 
 @pytest.fixture
 def own_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the library beside the bundled one."""
+    """Return the folder of the user's library, which is used in addition to the bundled library."""
     monkeypatch.setenv("TRACE_LIBRARY", str(tmp_path))
     monkeypatch.setattr(catalogue, "user_folder", lambda: tmp_path / "nobody")
     return tmp_path
@@ -174,7 +174,7 @@ def test_damaged_unrelated_and_newer_files_are_reported_in_one_line(tmp_path: Pa
     path.write_bytes(newer)
     with pytest.raises(TraceFormatError, match="written by a newer release"):
         read_cells(path)
-    path.write_bytes(MAGIC + msgpack.packb([VERSION + 1]))  # a later release may store other parts
+    path.write_bytes(MAGIC + msgpack.packb([VERSION + 1]))  # a later release may change the structure of the file
     with pytest.raises(TraceFormatError, match="written by a newer release"):
         read_cells(path)
     path.write_bytes(newer)
@@ -271,7 +271,8 @@ def test_a_library_entry_is_listed_with_its_repository_or_source(
 
 
 def test_a_recording_in_the_library_is_listed_with_its_source(own_library: Path) -> None:
-    """GIVEN two recordings in the user's folder, one by an unnamed recorder THEN that one is listed as a recording."""
+    """GIVEN two recordings in the user's folder THEN the list shows the source of each. Without a source, the list shows
+    "recording"."""
     trace = trace_of(a_cell(), 2)
     (own_library / "g9").mkdir()
     for name, source in (("g9/a.msgpack", ""), ("b.msgpack", "trace record")):
@@ -282,8 +283,8 @@ def test_a_recording_in_the_library_is_listed_with_its_source(own_library: Path)
 
 
 def test_steps_made_from_measured_times_follow_each_other_without_gaps() -> None:
-    """GIVEN two steps of 30 and 40 ns THEN each phase begins where the one before has ended, also on the GPU. Without steps,
-    the trace has one step without phases."""
+    """GIVEN steps of 30 and 40 ns THEN each phase begins when the phase before ends, on the host and on the GPU. Without steps,
+    the trace has one step and no phases."""
     steps = [{"forward": 10, "backward": 20}, {"optimizer": 5, "forward": 35}]
     trace = trace_with_step_times(blank_trace(GPU), steps, ["g9/net"], None)
     assert (trace.steps.start_ns.tolist(), trace.steps.duration_ns.tolist()) == ([0, 30], [30, 40])
@@ -314,7 +315,7 @@ def test_the_library_finds_the_model_of_a_script_or_the_most_similar_one(own_lib
     script = catalogue.cell("v100", "resnet50").workload.at_batch(32, 1)
     found = catalogue.match("v100", script)
     assert found.is_same and found.cell.name == "v100/resnet50"
-    # A network stays the same if it is inside a wrapper, or if its activations have other names.
+    # A network stays the same if a wrapper module contains it, or if its activation modules have other names.
     wrapped = replace(script, modules={"Wrapper": 1, **(script.modules or {}), "ReLU": 1})
     assert catalogue.match("v100", wrapped).is_same
 
@@ -345,7 +346,8 @@ def test_every_bundled_network_matches_only_itself(own_library: Path) -> None:
     ("batch", "forward_ns"), [(1, 2500), (2, 3000), (3, 3500), (4, 4000), (6, 6500), (8, 9000), (10, 11_500)]
 )
 def test_times_outside_the_measured_range_are_extrapolated_linearly(batch: int, forward_ns: int) -> None:
-    """Below the range, the line goes through the first and the middle batch, and above through the middle and the last."""
+    """Below the measured range, the line goes through the first and the middle batch. Above the range, the line goes through
+    the middle and the last batch."""
     cell = a_cell(batches=(2, 4, 8), phases_ns={"forward": np.array([3000, 4000, 9000])})
     assert cell.for_batch(batch, extrapolates=True).phases_ns == {"forward": forward_ns}
     assert cell.for_batch(batch, extrapolates=True).is_scaled is (batch not in (2, 4, 8))
@@ -397,7 +399,7 @@ def test_the_first_error_in_an_entry_is_described(changes: dict[str, Any], error
 @pytest.mark.parametrize(
     ("typed", "device"),
     [
-        ("v100", "Tesla V100-PCIE-32GB"),  # measured, unlike the other V100s
+        ("v100", "Tesla V100-PCIE-32GB"),  # the other V100 models were not measured
         ("V100 16GB SXM2", "Tesla V100-SXM2-16GB"),
         ("rtx4090", "NVIDIA GeForce RTX 4090"),
         ("a100-80gb", "NVIDIA A100 80GB PCIe"),  # the measured A100 has 40 GB

@@ -1,4 +1,4 @@
-"""Measured batch limits: with an estimate, between measured batches, and for another program."""
+"""Tests measured batch limits: with an estimated limit, between two measured batches, and for another program."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from traces.library.limits import MeasuredLimit
 @pytest.mark.parametrize(
     ("last", "full", "estimated", "largest", "is_exact"),
     [
-        (226, 227, 265, 226, True),  # what was seen goes before what the allocator says
+        (226, 227, 265, 226, True),  # the measured limit is preferred to the estimated one
         (226, 227, None, 226, True),
-        (64, 128, 100, 100, False),  # a sweep that doubles: between them only the allocator tells
+        (64, 128, 100, 100, False),  # the estimate decides between 64, which fit, and 128, which failed
         (64, 128, 50, 64, False),
         (64, 128, 300, 127, False),
         (64, 128, None, None, False),
-        (256, None, 300, 300, False),  # all that were tried fitted
+        (256, None, 300, 300, False),  # all batches in the sweep fit
         (256, None, 200, 256, False),
     ],
 )
@@ -42,4 +42,4 @@ def test_a_measured_batch_limit_applies_only_to_programs_with_a_similar_memory_p
     assert not limit.is_of(30, 4200) and not limit.is_of(30, 1500)
     most = int(SAME_PEAK * 3000)
     assert [limit.is_of(30, 3000 + sign * (most + by)) for sign in (1, -1) for by in (0, 1)] == [True, False, True, False]
-    assert MeasuredLimit.of(a_cell()).is_of(30, 1)  # no peak was measured: nothing speaks against it
+    assert MeasuredLimit.of(a_cell()).is_of(30, 1)  # without a measured peak, the limit applies

@@ -1,4 +1,4 @@
-"""`import traces` as in a notebook: names are imported on first use, and functions return the facts that the commands print."""
+"""Tests `import traces` as in a notebook. Names are imported on first use, and functions return what the commands print."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_every_exported_name_exists_and_is_not_a_module() -> None:
-    """This runs in a separate interpreter, because `traces.compare` must be the function regardless of earlier imports."""
+    """The test runs in a separate interpreter, because other tests may have imported modules of `traces`."""
     program = (
         "import sys, traces; assert 'numpy' not in sys.modules and 'traces.model.trace' not in sys.modules\n"
         "assert set(traces.__all__) <= set(dir(traces))\n"
@@ -47,7 +47,7 @@ def test_python_functions_return_the_same_json_as_the_commands(tmp_path: Path, c
     for path, trace in zip(paths, (training(), data_parallel()), strict=True):
         traces.save(trace, path)
     first, second = map(traces.load, paths)
-    # WHEN they are looked at in Python THEN that is what the commands print
+    # WHEN Python functions summarize and compare the traces THEN they return what the commands print
     assert run(["info", str(paths[1]), "--json"]) == 0
     assert traces.summarize(second).to_json() == json.loads(capsys.readouterr().out)
     run(["diff", *map(str, paths), "--json"])
@@ -68,7 +68,7 @@ def test_a_chrome_trace_is_exported_and_imported_by_file_name(tmp_path: Path) ->
     assert len(again.device) == len(training().device)
 
 
-# --- what docs/python.md shows ---
+# --- the example in docs/python.md ---
 
 
 def test_the_example_on_the_python_page_runs(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which entry of the library is nearest to a script's network, and how the two differ."""
+"""Tests which library entry is nearest to a script's network, and which differences are listed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_batch_size_is_the_first_dimension_of_all_inputs(shapes: list[tuple[
     ("parameters", "modules", "model"),
     [
         (1000, 3, "small"),
-        (1999, 3, "small"),  # 4,000 parameters are 2.001 times as many
+        (1999, 3, "small"),  # 4,000 is 2.001 times as many parameters
         (2001, 3, "large"),
         (4000, 3, "large"),
         (4000, 4, "large"),
@@ -65,8 +65,8 @@ def test_the_library_entry_with_the_same_kind_of_training_is_preferred(tmp_path:
     ("changes", "differences", "scalable", "ratio"),
     [
         ({}, (), True, 1.0),
-        ({"optimizer": None, "autocast": None, "inputs": None}, (), True, 1.0),  # unknown, so not compared
-        ({"inputs": inputs((7, 3, 8, 8))}, (), True, 1.0),  # another batch
+        ({"optimizer": None, "autocast": None, "inputs": None}, (), True, 1.0),  # unknown facts are not compared
+        ({"inputs": inputs((7, 3, 8, 8))}, (), True, 1.0),  # only the batch size differs
         ({"inputs": inputs((1, 3, 16, 16))}, ((
             "inputs Nx3x8x8 float32 in the library, "
             "1x3x16x16 float32 in the script"
@@ -80,7 +80,7 @@ def test_the_library_entry_with_the_same_kind_of_training_is_preferred(tmp_path:
         ({"autocast": "float16"}, ("autocast off in the library, float16 in the script",), False, 1.0),
         ({"trainable_parameters": 10}, ("trainable parameters 1,000 in the library, 10 in the script",), False, 1.0),
         ({"parameter_bytes": 2000}, ("4,000 parameter bytes in the library, 2,000 in the script",), False, 1.0),
-        ({"modules": {"Conv2d": 3, "ReLU": 9}}, (), True, 1.0),  # activations are not compared
+        ({"modules": {"Conv2d": 3, "ReLU": 9}}, (), True, 1.0),  # activation modules are not compared
         (
             {"modules": {"Conv2d": 2, "Linear": 1}},
             ("Conv2d modules: 3 in the library, 2 in the script", "Linear modules: 0 in the library, 1 in the script"),

@@ -178,7 +178,7 @@ def test_at_another_batch_size_only_inputs_with_a_batch_dimension_change() -> No
 
 
 def test_the_digest_of_the_modules_is_the_same_in_every_release() -> None:
-    """Files contain digests, so a later release must compute the same digests. Each model's digest includes the one before it."""
+    """Files contain digests, so later releases must compute the same ones. Each model's digest includes the one before it."""
     one = WorkloadSignature().with_model([(12, 48), (4, 16)], ["Linear"], 16, [[(4, 3), (4,)]])
     first = hashlib.sha256(b"\nLinear (4, 3) (4,)").hexdigest()[:16]
     both = one.with_model([(5, 10)], ["Sequential", "Scale"], 0, [[], [(5,)]])

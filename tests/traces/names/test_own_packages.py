@@ -32,8 +32,8 @@ def test_every_package_is_found_in_a_checkout_and_in_an_installation(installed: 
 
 
 def test_the_installed_package_recognizes_its_own_files(installed: Path) -> None:
-    """GIVEN the folders of an installed wheel WHEN Dynamo or a profile contains a file of the tool THEN the file is recognized.
-    """
+    """GIVEN the folders of an installed wheel WHEN Dynamo or a profile contains a file of the tool THEN the file is
+    recognized."""
     program = """
 import inspect
 from pathlib import Path

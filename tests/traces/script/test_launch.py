@@ -24,8 +24,8 @@ def test_a_replay_starts_with_pytorch_2_10_and_later(monkeypatch: pytest.MonkeyP
 
 
 def test_a_replay_with_an_older_pytorch_is_rejected_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """GIVEN PyTorch 2.9 WHEN a replay starts THEN an error says which version to install. A recording starts with any version.
-    """
+    """GIVEN PyTorch 2.9 WHEN a replay starts THEN an error says which version to install. A recording starts with any
+    version."""
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.9.1+cu126")
     with pytest.raises(TraceError) as refused:
         write_session(tmp_path, {"replayer": {}})
