@@ -1,4 +1,4 @@
-"""A real recording for the tests of this folder."""
+"""Contains a fixture that reads a real recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace with work on two streams."""
+"""Builds a trace with GPU work on two streams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from traces.model.trace import Collectives, Device, DeviceSpans, HostKind, HostS
 
 
 def two_streams(name: str, begins_us: int, launched_us: int = 1) -> Trace:
-    """On stream 7 a kernel from 10 to 20 and one more from `begins_us`; on stream 8 a kernel of that name from 10 to 40."""
+    """Return a trace with two kernels on stream 7 and one kernel on stream 8.
+
+    On stream 7, a kernel runs from 10 to 20 us and another kernel starts at `begins_us`. On stream 8, a kernel called `name`
+    runs from 10 to 40 us.
+    """
     trace = Trace(devices=[Device(0, 0, "Tesla V100-DGXS-32GB")], threads=[Thread(0, 1, "main", "main")])
     names = [trace.strings.add(text) for text in ("gemm", name, "gemm")]
     call = trace.strings.add("cudaLaunchKernel")

@@ -1,4 +1,4 @@
-"""The analyses of a trace: launches, rates, modules, the critical path."""
+"""Tests the analyses of launches, transfers, rates, modules and the critical path of a trace."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def test_the_copied_bytes_of_all_times_add_up_to_the_total(real: Trace) -> None:
 
 
 def test_the_flops_of_resnet50_equal_the_sum_over_its_layers(real: Trace) -> None:
-    """There are 4.09 G multiply-adds per image (He et al. have 3.8 without the projections), and twice as many backward except
-    for the first layer's gradient of the image."""
+    """The forward pass of ResNet-50 has 4.09 billion multiply-adds per image. He et al. count 3.8 billion, because they leave
+    out the projections. The backward pass has twice as many, except that the first layer computes no gradient of the image."""
     rows = {row.op: row for row in achieved(real)}
     images, forward = 6 * 32, rows["convolution"]
     assert forward.flops == pytest.approx(2 * 4.087e9 * images, rel=0.002) and not forward.flops_bounded
     first_layer = 2 * 112 * 112 * 64 * 3 * 49 * images
     backward = rows["convolution_backward"]
     assert forward.flops is not None and backward.flops == pytest.approx(2 * forward.flops - first_layer, rel=0.03)
-    # Some of its layers run by Winograd's algorithm, which needs fewer multiplications.
+    # Some layers of ResNet-50 use Winograd's algorithm, which needs fewer multiplications.
     assert forward.winograd and 0.5 < (forward.flops_share or 0) < (forward.tflops or 0) / 15.7
     assert 0.8 < (rows["relu"].bytes_share or 0) < 1
 
@@ -106,8 +106,8 @@ def test_critical_path_segments_have_no_gaps(real: Trace, shared_traces: Path) -
 
 
 def test_a_kernel_that_the_host_waits_for_is_on_the_critical_path() -> None:
-    """A gemm launched at 0 runs from 10 to 41, and another until 45. The host synchronizes from 5 to 46, then continues alone
-    until 50."""
+    """GIVEN two gemm kernels that run from 10 to 41 us and from 41 to 45 us WHEN the host synchronizes from 5 to 46 us THEN
+    both kernels are on the critical path. The host continues alone until 50 us."""
     trace = two_streams("gemm", 41)
     trace.device = trace.device.take([0, 2])
     trace.device.duration_ns[:] = [31 * US, 4 * US]
@@ -120,12 +120,12 @@ def test_a_kernel_that_the_host_waits_for_is_on_the_critical_path() -> None:
     path = critical_path(trace)
     assert path is not None
     told = [(segment.kind, (segment.end_ns - segment.start_ns) // US) for segment in path.segments]
-    # The call that launched the first gemm returned at 1.
+    # The call that launched the first gemm returned after 1 us.
     assert told == [("host", 1), ("launch", 9), ("kernel", 31), ("kernel", 4), ("host", 5)]
     assert path.sums.by_name == {"gemm": 35 * US}
 
 
-# --- all of it ---
+# --- all analyses ---
 
 
 def test_a_trace_without_kernels_has_no_kernel_analyses() -> None:
@@ -152,13 +152,13 @@ def test_a_million_spans_are_analysed_in_seconds() -> None:
     ).astype("i4")
     of = analyse(trace)
     assert sum(row.calls for row in of.achieved) == len(trace.device) > 900_000
-    assert sum(row.count for row in of.launches) == 5 * steps  # the others lie outside of the steps
+    assert sum(row.count for row in of.launches) == 5 * steps  # the other launches are outside the steps
     assert of.idle["cuda:0"].window_ns == steps * 100 * US
     assert (trace.device.kind == DeviceKind.KERNEL).any()
 
 
 def test_the_critical_path_search_ends_with_kernels_of_zero_duration() -> None:
-    # GIVEN kernels that take no time and begin together, as recordings of whole microseconds have them, one with a launch
+    # GIVEN kernels that take no time and begin together, as in recordings with a resolution of 1 us. One has a launch call.
     trace = training(steps=1)
     trace.device.duration_ns[:] = 0
     trace.device.launch[1:] = NONE
@@ -173,5 +173,5 @@ def test_shapes_of_an_op_have_the_same_order_under_all_its_names() -> None:
     old = shapes_of_canonical("convolution_backward", (image, gradient, weight))
     assert old == shapes_of_canonical("convolution_backward", (gradient, image, weight)) == (gradient, image, weight)
     assert shapes_of_canonical("batch_norm", (image, (64,), (64,))) == (image,)
-    # of others the order is the same everywhere, and says which is which
+    # The operands of a matrix product have the same order under each name, so their order is kept.
     assert shapes_of_canonical("mm", ((2, 8), (8, 4))) == ((2, 8), (8, 4))

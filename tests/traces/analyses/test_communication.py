@@ -1,4 +1,5 @@
-"""Exposed and hidden communication, bytes by operation and phase; what the processes of a replay left as one trace."""
+"""Tests how communication time is divided into exposed and hidden time, and how communication is counted by operation and
+phase."""
 
 from __future__ import annotations
 
@@ -47,14 +48,14 @@ def rank_trace(kernels_us: list[tuple[str, int, int, int]], calls_us: list[int])
 
 
 def test_host_copies_are_exposed_while_no_other_gpu_work_runs() -> None:
-    """GIVEN a gemm at 100-160 us WHEN copies run at 140-190 from the host, at 200-210 to it and at 220-290 on the GPU THEN
-    40 us are exposed."""
+    """GIVEN a gemm that runs from 100 to 160 us WHEN copies between host and GPU run from 140 to 190 us and from 200 to 210 us
+    THEN 40 us of copying are exposed. A copy within the GPU from 220 to 290 us does not count."""
     names = ["Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pinned)", "Memcpy DtoD (Device -> Device)"]
     times = [(140, 50), (200, 10), (220, 70)]
     trace = rank_trace([("gemm", 7, 100, 60), *((name, 8, *of) for name, of in zip(names, times, strict=True))], [])
     trace.device.kind[1:] = DeviceKind.MEMCPY
     assert exposed_copies_ns(trace) == 40 * US
-    # WHEN the copy on the GPU is launched at 180 us THEN it waits for the others from 180 to 190 and from 200 to 210 us
+    # WHEN the copy within the GPU is launched at 180 us THEN 10 us of each host copy are exposed, because it waits for them
     launched_ns = int(trace.steps.start_ns[0]) + np.array([90, 130, 135, 180]) * US
     trace.host = HostSpans.of(
         thread=[0] * 4, kind=[HostKind.RUNTIME] * 4, name=[0] * 4, start_ns=launched_ns, duration_ns=[US] * 4
@@ -64,7 +65,8 @@ def test_host_copies_are_exposed_while_no_other_gpu_work_runs() -> None:
 
 
 def test_communication_without_concurrent_computation_is_exposed() -> None:
-    """GIVEN computation at 100-200 and 250-260 us WHEN NCCL runs at 180-220 and 240-280 THEN 30 of its 80 us are hidden."""
+    """GIVEN kernels that compute from 100 to 200 us and from 250 to 260 us WHEN NCCL kernels run from 180 to 220 us and from
+    240 to 280 us THEN 30 us of the 80 us of communication are hidden."""
     kernels = [("gemm", 7, 100, 60), ("gemm", 8, 150, 50), ("gemm", 7, 250, 10)]
     nccl = [("ncclDevKernel_AllReduce", 20, 180, 40), ("ncclDevKernel_AllReduce", 20, 240, 40)]
     facts = communication(rank_trace([*kernels, *nccl], [90, 150, 200]))
@@ -81,14 +83,16 @@ def test_communication_without_concurrent_computation_is_exposed() -> None:
 
 
 def test_communication_per_step_excludes_work_launched_before_the_recording() -> None:
-    """GIVEN 40 us of NCCL launched before the recording, and 30 us launched in its step THEN 30 us per step are exposed."""
+    """GIVEN an NCCL kernel of 40 us launched before the recording, and one of 30 us launched in the step THEN the exposed
+    communication per step is 30 us."""
     trace = rank_trace([("nccl_before", 20, -50, 40), ("ncclDevKernel_AllReduce", 20, 110, 30)], [90])
     facts = communication(trace)
     assert (facts.exposed_ns, facts.exposed_per_step_ns, facts.steps) == (70 * US, 30 * US, 1)
 
 
 def test_communication_per_step_is_the_mean_of_ranks_with_different_numbers_of_steps() -> None:
-    """GIVEN a rank with 10 us of NCCL in each of two steps, and one with 40 us in one step THEN the mean is 25 us."""
+    """GIVEN a rank with 10 us of NCCL kernels in each of two steps, and a rank with 40 us in one step THEN the mean is 25 us
+    per step."""
     longer = rank_trace([("ncclDevKernel_AllReduce", 20, 10, 40)], [])
     shorter = rank_trace([("ncclDevKernel_AllReduce", 20, start, 10) for start in (10, 160)], [])
     shorter.steps = Steps.concatenated([shorter.steps, shorter.steps])
@@ -100,7 +104,8 @@ def test_communication_per_step_is_the_mean_of_ranks_with_different_numbers_of_s
 
 
 def test_nccl_kernels_without_collectives_are_communication() -> None:
-    """GIVEN no recorded collectives WHEN NCCL runs at 180-220 us beside computation at 100-200 us THEN 20 us are exposed."""
+    """GIVEN a trace without recorded collectives WHEN an NCCL kernel runs from 180 to 220 us and computation from 100 to 200 us
+    THEN 20 us of communication are exposed."""
     trace = rank_trace([("gemm", 7, 100, 100), ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, 180, 40)], [])
     assert communication_kernels(trace).tolist() == [False, True]
     facts = summarize(trace).communication
@@ -157,14 +162,15 @@ def test_reductions_and_gathers_on_one_device_are_not_communication(kernel: str)
     ("endings", "timed", "bounded", "duration_ns", "median_ns"),
     [
         ((Ending.SEEN, Ending.BY, Ending.UNSEEN), 1, 1, 40, 10),
-        ((Ending.BY, Ending.BY, Ending.UNSEEN), 0, 2, 40, 20),  # only upper bounds
+        ((Ending.BY, Ending.BY, Ending.UNSEEN), 0, 2, 40, 20),  # the recorded ends are only upper bounds
         ((Ending.UNSEEN, Ending.UNSEEN, Ending.SEEN), 1, 0, 99, 99),
     ],
 )
 def test_collective_totals_include_only_calls_with_known_size_and_end(
     endings: tuple[Ending, ...], timed: int, bounded: int, duration_ns: int, median_ns: int
 ) -> None:
-    """GIVEN calls of 10, 30 and 99 ns, the second one without a recorded size."""
+    """GIVEN three collective calls of 10, 30 and 99 ns WHEN the size of the second call was not recorded THEN the sizes of the
+    other two are added up."""
     trace = Trace()
     name, backend = trace.strings.add("all_reduce"), trace.strings.add("nccl")
     trace.collectives = Collectives.of(

@@ -1,4 +1,4 @@
-"""Why the GPU is idle."""
+"""Tests which reasons are found for the idle time of a GPU."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from traces.model.trace import NONE, DeviceKind, HostKind, HostSpans, Phases, St
 
 
 def test_idle_time_is_divided_into_data_and_host_and_launch_time() -> None:
-    """Per step, in us: data until 20, and kernels from 27 to 47, 57 to 77 and 87 to 97. Each kernel is launched 4 us before it
-    starts."""
+    """GIVEN steps that wait 20 us for data and then run three kernels WHEN each kernel is launched 4 us before it starts THEN
+    idle time is divided into data, host and launch time. In a step, the kernels run from 27 to 47 us, from 57 to 77 us and from
+    87 to 97 us."""
     of = idle_times(training(steps=4))["cuda:0"]
-    # The window lasts from the first step's start to the last step's end on the host, 3 us after the last kernel.
+    # The window lasts from the start of the first step to the end of the last step on the host, 3 us after the last kernel.
     assert of.steps == 4 and of.window_ns == 400 * US
     assert of.busy_ns == 4 * 50 * US and of.busy_ns + of.idle_ns == of.window_ns
     assert of.by_reason["data"] == 4 * 20 * US
@@ -34,7 +35,7 @@ def test_idle_time_is_divided_into_data_and_host_and_launch_time() -> None:
         (two_streams("ncclKernel_AllReduce", 41), IdleReason.COLLECTIVE),
         (two_streams("gemm", 40), IdleReason.STREAM),
         (two_streams("gemm", 50), IdleReason.STREAM),
-        (two_streams("gemm", 51), IdleReason.LAUNCH),  # too long after the other stream's end
+        (two_streams("gemm", 51), IdleReason.LAUNCH),  # the kernel starts 11 us after the other stream ends, which is too late
         (two_streams("gemm", 41, launched_us=40), IdleReason.HOST),
     ],
 )
@@ -44,7 +45,7 @@ def test_a_kernel_waits_for_work_that_ended_just_before_it_on_another_stream(tra
     lasted = {IdleReason(kind): int((mine.end_ns - mine.start_ns)[mine.reason == kind].sum()) for kind in mine.reason.tolist()}
     assert max(lasted, key=lambda kind: lasted[kind]) is reason
     assert sum(lasted.values()) == int(trace.device.start_ns[2]) - 20 * US
-    assert not len(idle_spans(trace).take(idle_spans(trace).start_ns < 40 * US))  # the device itself was busy
+    assert not len(idle_spans(trace).take(idle_spans(trace).start_ns < 40 * US))  # the other stream was busy
 
 
 def test_every_idle_nanosecond_has_one_reason(real: Trace) -> None:
@@ -52,15 +53,18 @@ def test_every_idle_nanosecond_has_one_reason(real: Trace) -> None:
     assert of.busy_ns + of.idle_ns == of.window_ns
     spans = idle_spans(real)
     assert (spans.start_ns[1:] >= spans.end_ns[:-1]).all()
-    # The step waits for data, but the device still has queued work for a part of the wait.
+    # The host waits for data, but during a part of the wait the GPU still has queued work.
     assert of.by_reason["data"] / of.steps == pytest.approx(58.7 * MS, rel=0.01)
 
 
 def test_idle_time_of_unprofiled_steps_is_computed_from_kernels_of_profiled_steps() -> None:
-    """GIVEN profiled steps of 150 us, in which the GPU is busy for 50 us and idle for 20 us of data loading, 12 us of launch
-    latency and 68 us of the host WHEN a clean step takes 100 us, with 13 us of data loading while the GPU has nothing to do
-    THEN the host is the reason for the remaining 100 - 50 - 13 - 12 = 25 us. The copy runs at 27 to 37 us; the next kernel was
-    launched at 32 us and waits 5 us for the copy."""
+    """GIVEN profiled steps of 150 us and clean steps of 100 us WHEN idle time is computed for the clean steps THEN data,
+    launches and the host cause 13, 12 and 25 us of idle time.
+
+    In a profiled step, the GPU is busy for 50 us and idle for 20 us of data loading, 12 us of launch latency and 68 us of host
+    work. In a clean step, data loading leaves the GPU without work for 13 us. The remaining 100 - 50 - 13 - 12 = 25 us are host
+    time. The copy runs from 27 to 37 us. The next kernel is launched at 32 us and waits 5 us for the copy.
+    """
     trace = training(steps=8, jitter_us=(*[0] * 4, *[50] * 4))
     trace.device = trace.device.take(trace.device.start_ns >= trace.steps.start_ns[4])
     trace.steps.kind[:] = [StepKind.STEADY] * 4 + [StepKind.PROFILED] * 4
@@ -72,10 +76,13 @@ def test_idle_time_of_unprofiled_steps_is_computed_from_kernels_of_profiled_step
 
 
 def test_idle_time_and_bottleneck_describe_the_same_average_step() -> None:
-    """GIVEN the steps of the test above, but the last clean step takes 140 us. On the GPU, the first step ends after 107 us,
-    because nothing ran before it, and all its 20 us of data loading count. THEN the average clean step takes (107 + 100 + 100 +
-    140) / 4 = 111.75 us, with (20 + 3 * 13) / 4 = 14.75 us of data loading. The host is the reason for the remaining idle time,
-    111.75 - 50 - 14.75 - 12 = 35 us."""
+    """GIVEN clean steps of 100 us and a last clean step of 140 us WHEN idle time and bottleneck are computed THEN both describe
+    the average clean step of 111.75 us.
+
+    The profiled steps are those of the test above. On the GPU, the first step ends after 107 us, because nothing ran before it.
+    All 20 us of its data loading count. The average step takes (107 + 100 + 100 + 140) / 4 = 111.75 us. Its data loading takes
+    (20 + 3 * 13) / 4 = 14.75 us. The host causes the remaining idle time, 111.75 - 50 - 14.75 - 12 = 35 us.
+    """
     trace = training(steps=8, jitter_us=(*[0] * 3, 40, *[50] * 4))
     trace.device = trace.device.take(trace.device.start_ns >= trace.steps.start_ns[4])
     trace.steps.kind[:] = [StepKind.STEADY] * 4 + [StepKind.PROFILED] * 4
@@ -109,12 +116,13 @@ def _clean_and_synchronized(extra_us: int, clean_stretch: float = 1.0) -> Trace:
 @pytest.mark.parametrize(
     ("extra_us", "clean_stretch", "window_us", "reasons_us"),
     [
-        # A profiled step: 40 us busy, 20 data, 8 launch latency, 16 after the synchronization, 16 + 46 on the host. A clean
-        # step of 100 us: 40 busy, 13 data, 8 launch latency. The other 39 us are split as 16 to 62.
+        # A profiled step has 40 us of GPU work, 20 us of data loading and 8 us of launch latency. Another 16 us follow the
+        # synchronization, and 16 + 46 us are host work. A clean step of 100 us has 40 us of GPU work, 13 us of data
+        # loading and 8 us of launch latency. Its other 39 us are divided in the ratio 16 to 62.
         (46, 1.0, 100, {"data": 13, "launch": 8, "synchronization": 8, "host": 31}),
-        # A clean step of 56 us: 40 busy, 13 data. Launch latency can take only the other 3 us.
+        # A clean step of 56 us has 40 us of GPU work and 13 us of data loading, so 3 us are left for launch latency.
         (46, 0.45, 56, {"data": 13, "launch": 3}),
-        # A clean step of 44 us: data can take only the 4 us in which the GPU is idle.
+        # In a clean step of 44 us, the GPU is idle for only 4 us, so data loading gets at most 4 us.
         (46, 0.3, 44, {"data": 4}),
         # A clean step is never shorter than the GPU's work.
         (46, 0.2, 40, {}),
@@ -140,8 +148,9 @@ def test_idle_time_before_a_late_first_kernel_has_an_unknown_reason(late_ns: int
 
 
 def test_a_gpu_is_idle_while_another_gpu_of_its_process_still_works() -> None:
-    """GIVEN a step that launches 2 ms of work on one GPU and 8 ms on another one THEN both are measured for 9 ms, and the first
-    one is idle for 1 ms before its work and for 6 ms after it. After the host's step, it waits 5 ms for the other GPU."""
+    """GIVEN a step that launches 2 ms of work on one GPU and 8 ms on another THEN the first GPU waits 5 ms for the other GPU
+    after the host's step. Both GPUs are measured for 9 ms. The first GPU is idle for 1 ms before its work and for 6 ms after
+    it."""
     trace = a_trace([(0, 4)], [Work(0, 1, 3), Work(0, 1, 9, device=1)], devices=(0, 0))
     short, long = idle_times(trace)["cuda:0"], idle_times(trace)["cuda:1"]
     assert [(of.window_ns, of.busy_ns, of.idle_ns) for of in (short, long)] == [(9 * MS, 2 * MS, 7 * MS), (9 * MS, 8 * MS, MS)]
@@ -150,9 +159,8 @@ def test_a_gpu_is_idle_while_another_gpu_of_its_process_still_works() -> None:
 
 @pytest.mark.parametrize(("late_us", "reasons"), [(8, {"other_gpu": 16}), (12, {"launch": 12, "unknown": 4})])
 def test_a_launched_kernel_waits_for_another_gpu_that_ends_just_before_it(late_us: float, reasons: dict[str, int]) -> None:
-    """GIVEN steps of 10 ms in which cuda:0 works for 4 ms and cuda:1 then works for 4 ms, launched at the start of the step
-    THEN cuda:1 waits for cuda:0 if its kernel starts at most 10 us after the end of cuda:0's kernel. Otherwise the reason for
-    the late start of its first kernel is unknown."""
+    """GIVEN steps in which cuda:0 works for 4 ms and cuda:1 then works for 4 ms WHEN the kernel of cuda:1 starts at most 10 us
+    after the kernel of cuda:0 THEN cuda:1 waits for cuda:0. Otherwise the reason for the late start is unknown."""
     late = late_us / 1000
     work = [
         one
@@ -165,8 +173,8 @@ def test_a_launched_kernel_waits_for_another_gpu_that_ends_just_before_it(late_u
 
 
 def test_a_gpu_waits_for_another_gpu_while_the_host_waits_for_it() -> None:
-    """GIVEN a step in which the host launches 4 ms on cuda:0, waits until 4 ms for it, launches 5 ms on cuda:1 and waits until
-    9 ms for it THEN cuda:1 waits 4 ms for cuda:0, and cuda:0 waits 5 ms for cuda:1."""
+    """GIVEN a host that launches 4 ms of work on cuda:0, waits for it, then launches 5 ms on cuda:1 and waits again THEN each
+    GPU waits while the other one works."""
     trace = a_trace([(0, 9)], [Work(0, 0, 4), Work(4, 4, 9, device=1)], devices=(0, 0))
     host, name = trace.host, trace.strings.add("cudaStreamSynchronize")
     waits = HostSpans.of(

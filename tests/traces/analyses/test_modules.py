@@ -1,4 +1,4 @@
-"""GPU and host times of modules on a small model, with values worked out by hand."""
+"""Tests the GPU and host times of modules on a small model, with values worked out by hand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from traces.model.trace import NONE, Device, DeviceSpans, HostKind, HostSpans, S
 
 
 def two_steps() -> Trace:
-    """In each step of 200 us, a network calls a linear layer and adds. The kernels take 30 us in the layer, 10 us for the
-    addition, and 50 us in the layer's backward pass."""
+    """Return a trace of two steps of 200 us, in which a network calls a linear layer and then an addition.
+
+    The kernels of a step take 30 us in the linear layer, 10 us for the addition, and 50 us in the layer's backward pass.
+    """
     trace = Trace(devices=[Device(0, 0, "GPU")], threads=[Thread(0, 1, "main", "main")])
     rows = [
         ("nn.Module: Net_0", HostKind.PYTHON, 0, 100, NONE, NONE, NONE),

@@ -1,4 +1,4 @@
-"""The memory that is allocated at the peak."""
+"""Tests which memory allocations exist at the peak of memory use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def with_memory(sizes: list[int], addresses: list[int]) -> Trace:
 
 @pytest.mark.parametrize("has_addresses", [True, False])
 def test_memory_freed_before_the_peak_is_not_listed(has_addresses: bool) -> None:
-    # GIVEN 8 and 8 bytes, of which the first is freed; then 4, 2 and again 4 bytes; then all but one are freed
+    # GIVEN two blocks of 8 bytes, of which one is freed before blocks of 4 and 2 bytes are allocated
     sizes = [8, -8, 8, 4, 2, -2, 4, -4, -8]
     addresses = [1, 1, 1, 2, 3, 3, 4, 4, 1]
     peak = held_at_peak(with_memory(sizes, addresses if has_addresses else [0] * len(sizes)), 0)
@@ -32,7 +32,7 @@ def test_memory_freed_before_the_peak_is_not_listed(has_addresses: bool) -> None
 
 
 def test_freeing_memory_without_an_address_releases_the_newest_block_of_that_size() -> None:
-    # GIVEN three blocks without addresses, of which one of the first two is freed before the peak
+    # GIVEN three blocks without addresses WHEN one of the first two is freed before the peak
     trace = with_memory([4, 4, -4, 8], [0] * 4)
     trace.host.start_ns[:] += 10**9
     peak = held_at_peak(trace, 0)
@@ -46,7 +46,7 @@ def test_freeing_memory_without_an_address_releases_the_newest_block_of_that_siz
 
 
 def test_memory_events_without_a_thread_are_assigned_to_ops_of_their_rank() -> None:
-    # GIVEN what a replay notes: requests at the time at which their op begins, on no thread
+    # GIVEN a memory event of a replay, which has no thread and the start time of its op
     trace = with_memory([64], [1])
     op = int(np.flatnonzero(trace.host.name == trace.strings.find("aten::copy_"))[0])
     trace.memory.time_ns[0], trace.memory.thread[0] = trace.host.start_ns[op], NONE

@@ -1,4 +1,4 @@
-"""Time by Python function: each kernel belongs to one function itself, and to all that called it once."""
+"""Tests the GPU time of Python functions. A kernel counts once for the function that launched it and once for each caller."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ PYTHON, OP, RUNTIME = HostKind.PYTHON, HostKind.OP, HostKind.RUNTIME
 
 
 def made(*spans: tuple[int, HostKind, str, int, int], **sequences: int) -> Trace:
-    """`spans`: depth, kind, name, microseconds from and to, on one thread; each runtime call launches a kernel of 5 us.
+    """Return a trace of one thread, in which each runtime call launches a kernel of 5 us.
 
-    `sequences`: of ops by name, where they made an autograd node; those of a node end in "Backward0".
+    `spans` contains the depth, kind, name, start and end (in microseconds) of each span. `sequences` contains the sequence
+    numbers of ops that created an autograd node. The names of such nodes end in "Backward0".
     """
     strings, parents = Strings(), list[int]()
     rows, kernels = list[dict[str, Any]](), list[dict[str, Any]]()
@@ -63,8 +64,8 @@ def test_kernel_time_counts_for_the_launching_function_and_all_callers() -> None
 
 
 def test_function_times_are_read_from_op_stacks_if_calls_were_not_recorded() -> None:
-    """GIVEN a profile of an older release with the frames around each op, innermost first, and a backward pass without
-    frames."""
+    """GIVEN a profile of an older PyTorch release, in which each op lists its stack frames, innermost first THEN function times
+    come from these frames. The backward pass has no frames."""
     trace = made(
         (0, OP, "aten::linear", 3, 30),
         (1, OP, "aten::addmm", 4, 20),
@@ -88,7 +89,7 @@ def test_function_times_are_read_from_op_stacks_if_calls_were_not_recorded() -> 
 
 @pytest.mark.parametrize("from_stacks", [False, True])
 def test_times_of_functions_are_means_per_step(from_stacks: bool) -> None:
-    """GIVEN the same two calls within one step, and within two steps THEN a step of the two has half of the time."""
+    """GIVEN the same two calls WHEN the calls are in two steps instead of one THEN the time per step is half as long."""
     spans = [(PYTHON, "train.py(8): step", 0, 40), (OP, "aten::linear", 3, 30), (RUNTIME, "cudaLaunchKernel", 4, 6)]
     times = []
     for length_us in (1000, 500):

@@ -1,4 +1,4 @@
-"""Ranks that delay other ranks, ranks that are alike, and GPU time without waits for other ranks."""
+"""Tests how ranks that delay other ranks, ranks with similar work, and GPU time without waits for other ranks are found."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, End
 def test_the_rank_with_the_shortest_collective_kernel_arrived_last() -> None:
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(3)])
     name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
-    took_us = [[10, 30, 20], [10, 40, 50], [30, 10, 10]]  # of three collectives, by rank
+    took_us = [[10, 30, 20], [10, 40, 50], [30, 10, 10]]  # the durations of three collectives on each rank
     rows = [(rank, at * 100 * US, us * US) for at, of in enumerate(took_us) for rank, us in enumerate(of)]
     rank, start_ns, duration_ns = zip(*sorted(rows), strict=True)
     trace.collectives = Collectives.of(
         rank=rank, name=[name] * 9, group=[group] * 9, start_ns=start_ns, duration_ns=duration_ns, ending=[Ending.SEEN] * 9
     )
-    # THEN the arrivals are 20, 0, 10 us, then 40, 10, 0 us, then 0, 20, 20 us after the first rank, and the medians 10, 10, 20
+    # The three ranks arrive 20, 0 and 10 us, then 40, 10 and 0 us, then 0, 20 and 20 us after the first rank that arrives.
+    # THEN the median arrivals are 10, 10 and 20 us
     found = {of.rank: of for of in stragglers(trace)}
     assert (found[0].last, found[0].late_ns, found[0].waited_ns) == (2, (10 + 30) * US, 20 * US)
     assert (found[1].last, found[1].late_ns) == (1, 0) and next(iter(found)) == 0
@@ -49,14 +50,14 @@ def test_the_rank_with_the_shortest_collective_kernel_arrived_last() -> None:
 def test_each_rank_that_arrives_after_the_median_rank_is_late() -> None:
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(4)])
     name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
-    # GIVEN kernels of 100, 90, 40 and 30 us (arrivals at 0, 10, 60, 70 us, median 10), then 50, 50, 50 and 20 us (0, 0, 0, 30)
+    # GIVEN four ranks that arrive at 0, 10, 60 and 70 us at the first collective, and at 0, 0, 0 and 30 us at the second
     took_us = [100, 90, 40, 30, 50, 50, 50, 20]
     trace.collectives = Collectives.of(
         rank=[0, 1, 2, 3] * 2, name=[name] * 8, group=[group] * 8, start_ns=[0] * 4 + [100 * US] * 4,
         duration_ns=[us * US for us in took_us], ending=[Ending.SEEN] * 8,
     )  # fmt: skip
     found = stragglers(trace)
-    # THEN rank 2 is late too, although the others wait only for rank 3
+    # THEN rank 2 is late too, although the other ranks wait only for rank 3
     assert [(of.rank, of.last, of.late_ns) for of in found] == [(3, 2, 90 * US), (2, 0, 50 * US), (0, 0, 0), (1, 0, 0)]
     assert similar_ranks(found) == [0, 1]
 
@@ -80,11 +81,11 @@ def test_ranks_that_are_late_by_chance_are_not_stragglers() -> None:
     [
         ([], []),
         ([0, 0, 0], [0, 1, 2]),
-        ([0, 10, 20], [0, 1, 2]),  # twice the median
+        ([0, 10, 20], [0, 1, 2]),  # the limit is twice the median lateness
         ([0, 10, 21], [0, 1]),
-        ([0, 0, 10, 100], [0, 1]),  # a tenth of the latest rank's lateness
+        ([0, 0, 10, 100], [0, 1]),  # the limit is a tenth of the latest rank's lateness
         ([0, 0, 9, 100], [0, 1, 2]),
-        ([0, 5, 30, 10], [0, 1, 3]),  # of four ranks, the second is the median
+        ([0, 5, 30, 10], [0, 1, 3]),  # the median of four ranks is the second smallest lateness
     ],
 )
 def test_ranks_that_are_only_slightly_late_count_as_similar(late_ns: list[int], similar: list[int]) -> None:
@@ -93,7 +94,8 @@ def test_ranks_that_are_only_slightly_late_count_as_similar(late_ns: list[int], 
 
 @pytest.mark.parametrize(("kernels", "first", "similar"), [(11, (0,), 11), (9, (0,), 11), (12, (5,), 11), (8, (5,), 11)])
 def test_a_rank_with_different_work_is_shown_separately(kernels: int, first: tuple[int, ...], similar: int) -> None:
-    """GIVEN twelve ranks with 10 kernels, except rank 5 THEN rank 5 is similar if its number differs by at most a tenth."""
+    """GIVEN twelve ranks, of which all but rank 5 have 10 kernels THEN rank 5 is similar if its number of kernels differs by at
+    most a tenth."""
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(12)])
     trace.strings.add("gemm")
     of_each = [kernels if rank == 5 else 10 for rank in range(12)]
@@ -117,12 +119,13 @@ def test_ranks_without_a_common_collective_are_not_compared() -> None:
 
     assert numbered((0, 1, 10), (0, 2, 10)) == []
     assert numbered((0, 1, 10), (1, 2, 10)) == []
-    # Only the second call of rank 0 and the first of rank 1 have the same number. Rank 1 waits 10 us less.
+    # Only the second call of rank 0 and the first call of rank 1 have the same number. Rank 1 waits 10 us less than rank 0.
     assert numbered((0, 1, 50), (0, 2, 30), (1, 2, 20), (1, 3, 90)) == [(1, 1, 10 * US), (0, 1, 0)]
 
 
 def test_gpu_time_excludes_the_wait_of_a_collective_for_the_last_rank() -> None:
-    """Each rank computes from 0 to 50 us. An all-reduce runs on rank 0 from 40 to 100 us, and on rank 1 from 80 to 100 us."""
+    """GIVEN an all-reduce that runs on rank 0 from 40 to 100 us and on rank 1 from 80 to 100 us THEN the GPU time of rank 0
+    excludes its wait for rank 1. Each rank computes from 0 to 50 us."""
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(2)])
     add = trace.strings.add
     gemm, nccl, operation, group = add("gemm"), add("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), add("all_reduce"), add("0")
@@ -137,15 +140,15 @@ def test_gpu_time_excludes_the_wait_of_a_collective_for_the_last_rank() -> None:
     transfers_only = without_waits(trace)
     assert transfers_only.device.start_ns.tolist() == [0, 80 * US, 0, 80 * US]
     assert transfers_only.device.duration_ns.tolist() == [50 * US, 20 * US, 50 * US, 20 * US]
-    # WHEN the end of rank 1's call is unknown THEN nothing shows how long rank 0 waited
+    # WHEN the end of rank 1's call is unknown THEN the trace does not show how long rank 0 waited
     trace.collectives.ending[1] = Ending.UNSEEN
     assert without_waits(trace) is trace
 
 
 @pytest.mark.parametrize(("moved_us", "late_us"), [(0, 40), (100, 40), (101, None)])
 def test_collective_kernels_that_end_together_on_all_ranks_are_one_collective(moved_us: int, late_us: int | None) -> None:
-    """Kernels run on rank 0 from 40 to 100 us, and on rank 1 from 80 to 100 us. If those of rank 1 end more than 100 us later,
-    they belong to another process group."""
+    """GIVEN collective kernels of two ranks WHEN the kernel of rank 1 ends more than 100 us after the kernel of rank 0 THEN the
+    kernels belong to different process groups."""
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(2)])
     nccl = trace.strings.add("ncclDevKernel_AllReduce_Sum_f32_RING_LL")
     trace.device = DeviceSpans.of(
@@ -157,8 +160,9 @@ def test_collective_kernels_that_end_together_on_all_ranks_are_one_collective(mo
 
 @pytest.mark.parametrize(("apart_us", "late_us"), [((5000, 5000, 5090), 120), ((5000, 5300, 5600), None)])
 def test_clocks_of_ranks_may_differ_by_a_constant(apart_us: tuple[int, ...], late_us: int | None) -> None:
-    """The kernels of three all-reduces take 60 us on rank 0 and 20 us on rank 1. Rank 1's kernels end later on its clock by
-    about 5 ms each time, or by differences that grow by 300 us. Two of three then differ from the median by 300 us."""
+    """GIVEN three all-reduces whose kernels take 60 us on rank 0 and 20 us on rank 1 WHEN the clock of rank 1 differs by about
+    5 ms each time THEN rank 1 is late. WHEN the difference grows by 300 us from one all-reduce to the next THEN no rank is
+    late."""
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(2)])
     nccl = trace.strings.add("ncclDevKernel_AllReduce_Sum_f32_RING_LL")
     ends_us = np.repeat([1000, 2000, 3000], 2)
@@ -182,7 +186,7 @@ def without_work(ranks: int) -> Trace:
 
 @pytest.mark.parametrize(("ranks", "similar", "shown"), [(8, 0, 8), (9, 0, 9), (10, 9, 2)])
 def test_more_than_eight_similar_ranks_are_represented_by_one_rank(ranks: int, similar: int, shown: int) -> None:
-    """GIVEN ranks without any work THEN rank 0 is shown by itself, and the other ranks are similar."""
+    """GIVEN ranks without any work THEN rank 0 is shown by itself, and all other ranks count as similar."""
     groups, (trace, same) = without_similar_ranks([without_work(ranks), without_work(ranks)])
     assert (len(groups.similar), len(trace.ranks), len(same.ranks)) == (similar, shown, shown)
 

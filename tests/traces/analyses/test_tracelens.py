@@ -1,13 +1,13 @@
-"""Compares our figures for recordings of TraceLens's tests with the reports in the repository of TraceLens (AMD).
+"""Compares the figures of `traces` with the reports in the repository of TraceLens (AMD) for the same recordings.
 
-The tool itself is not on PyPI (the distribution of that name is another project), so its figures are taken over with their
-source: AMD-AGI/TraceLens (MIT), tests/traces/h100/Qwen_Qwen1.5-0.5B-Chat__1016005_perf_report_csvs/ops_summary.csv at cbd5d26
+TraceLens is not on PyPI, where a different project has this name. The figures of TraceLens are therefore copied from these
+files: AMD-AGI/TraceLens (MIT), tests/traces/h100/Qwen_Qwen1.5-0.5B-Chat__1016005_perf_report_csvs/ops_summary.csv at cbd5d26
 and GEMM.csv at 932e742, tests/traces/mi300/resnet_act_checkpoint_recompute_perf_report_csvs/ops_summary.csv at 3e0812b.
 
 In both tools, the time of an op is the sum of the kernels that the op itself launched, the bytes of an op are those of its
-inputs and output, and a multiply-add counts as 2 FLOPs. There are three differences: TraceLens also counts one FLOP for each
-addition of a bias, and leaves out the time of ROCm's memsets. TraceLens's rate is the mean of the calls' rates, and our rate is
-the FLOPs of all calls divided by their time.
+inputs and output, and a multiply-add counts as 2 FLOPs. The tools differ in three ways. TraceLens also counts one FLOP for each
+addition of a bias. TraceLens leaves out the time of ROCm's memsets. The rate of TraceLens is the mean rate of the calls, and
+the rate of `traces` is the FLOPs of all calls divided by their time.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from traces.kineto import read_kineto
 from traces.model.trace import DeviceKind, Trace
 from traces.rates.achieved_rates import OpRates, achieved
 
-# Calls and microseconds by op.
+# The number of calls and the microseconds of each op.
 _QWEN = {
     "mul": (220, 6752.89990234375), "mm": (96, 6668.681640625), "copy": (197, 5101.934814453125),
     "attention": (24, 2722.704345703125), "add": (145, 2607.51513671875), "addmm": (72, 2329.075927734375),
     "cat": (49, 2017.782958984375), "pow": (49, 1300.794921875), "silu": (24, 925.11474609375), "mean": (49, 743.327392578125),
     "neg": (48, 587.3271484375), "rsqrt": (49, 79.076416015625), "index_select": (1, 51.77587890625),
 }  # fmt: skip
-# Those of the recomputed forward pass are rows of their own there, here they are with the others.
+# TraceLens lists ops of the recomputed forward pass in separate rows. Here they are added to the other calls of the op.
 _RESNET = {
     "convolution_backward": (60, 5312.84423828125), "batch_norm_backward": (60, 2951.205078125),
     "convolution": (117, 2515.88037109375 + 2228.34521484375), "batch_norm": (117, 2145.6875 + 1368.7841796875),
     "copy": (366, 1633.43310546875), "threshold_backward": (51, 239.38916015625), "mm": (6, 44.474609375),
 }  # fmt: skip
-# By shape: calls, GFLOP and MiB of one call, and TFLOP/s, the mean of the calls.
+# For each shape: the number of calls, GFLOP and MiB of one call, and the mean TFLOP/s of the calls.
 _PRODUCTS = {
     ("mm", "8944,1024;1024,2816"): (48, 51.581550592, 71.0078125, 610.6657102342793),
     ("mm", "8944,2816;2816,1024"): (24, 51.581550592, 71.0078125, 674.5509897222395),
@@ -57,7 +57,7 @@ def test_the_gpu_time_of_each_op_agrees_with_tracelens(qwen: Trace, shared_trace
     resnet.device = resnet.device.take(resnet.device.kind != DeviceKind.MEMSET)
     for found, theirs in ((ours, _QWEN), (_told(achieved(resnet)), _RESNET)):
         for op, (calls, time_us) in theirs.items():
-            # It adds up microseconds as floats of 32 bits.
+            # TraceLens adds up microseconds as 32-bit floats.
             assert found[op][0] == calls and found[op][1] == pytest.approx(1000 * time_us, rel=1e-4), op
 
 

@@ -1,4 +1,4 @@
-"""Copies of one kind: their total size, and their rate over the time of the trace. All rates are worked out by hand."""
+"""Tests the total size of copies of one kind, and their rate over the time of the trace. All rates are worked out by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from traces.model.trace import NONE, Device, DeviceKind, DeviceSpans, Trace
 
 
 def copies(*rows: tuple[DeviceKind, str, int, int, int]) -> Trace:
-    """A trace of work (kind, name, start, duration, bytes), and a kernel that ends after 10 ns for each part of the time."""
+    """Return a trace with the given work (kind, name, start, duration, bytes), which lasts 10 ns for each part of its time
+    axis."""
     trace = Trace(devices=[Device(0, 0, "GPU")])
     rows = (*rows, (DeviceKind.KERNEL, "gemm", 10 * PARTS - 1, 1, NONE))
     kind, name, start_ns, duration_ns, size = zip(*rows, strict=True)
@@ -19,7 +20,8 @@ def copies(*rows: tuple[DeviceKind, str, int, int, int]) -> Trace:
 
 
 def test_a_copy_moves_its_bytes_at_a_constant_rate() -> None:
-    """GIVEN copies of 100 bytes in 10 ns, from 0 and from 15 ns on THEN the second one moves half in each of two parts."""
+    """GIVEN two copies of 100 bytes in 10 ns WHEN the second copy starts in the middle of a part of the time axis THEN half of
+    its bytes count in each of two parts."""
     (found,) = transfers(copies((DeviceKind.MEMCPY, "HtoD", 0, 10, 100), (DeviceKind.MEMCPY, "HtoD", 15, 10, 100)))
     assert found == TransferSum("HtoD", 2, 200, 20, 10.0, (10.0, 5.0, 5.0, *[0.0] * (PARTS - 3)))
 
