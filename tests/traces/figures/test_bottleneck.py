@@ -1,4 +1,4 @@
-"""Tests what limits the training speed, with figures in ms worked out by hand."""
+"""Tests how the bottleneck of the training speed is found, with figures in ms worked out by hand."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tui.text.bottleneck import bottleneck_text
 from tui.text.info import note_sentences
 
 MS = 1_000_000
-# A step takes 100 ms, of which the GPU is busy for 40 and waits 35 for data.
+# In a step of 100 ms, the GPU is busy for 40 ms and waits 35 ms for data.
 OF_DATA = StepPace(
     steps=10,
     pace_ns=100 * MS,
@@ -73,16 +73,18 @@ def test_the_bottleneck_is_the_largest_cause_of_idle_time() -> None:
 
 
 def test_a_gpu_that_is_mostly_idle_is_not_the_bottleneck() -> None:
-    """Two steps may have device intervals 3 % longer than the host's by chance."""
+    """GIVEN a recording of two steps, whose times on the device may be 3 % longer than on the host by chance WHEN the GPU is
+    mostly idle THEN the GPU is not the bottleneck."""
     ahead = replace(OF_DATA, limit="device", host_runs_ahead=True, without_data_ns=100 * MS)
     assert bottleneck(ahead, idle(0, 60)) == PaceLimit("host", 60 * MS, 0.6)
     assert bottleneck(ahead, idle(0, 25, launch=35)) == PaceLimit("device", 60 * MS, 0.6)
-    # what happened before the first recorded work is unknown, so nothing is gained there
+    # Idle time with an unknown reason does not count as a possible gain.
     assert bottleneck(ahead, idle(0, 25, unknown=35)) == PaceLimit("device", 25 * MS, 0.25)
 
 
 def test_the_possible_gain_excludes_host_time_added_by_the_profiler() -> None:
-    """In profiled steps, the GPU waits 500 ms for the host. In clean steps, the idle time without data is 25 ms."""
+    """GIVEN profiled steps in which the GPU waits 500 ms for the host WHEN the GPU is idle for 55 ms of a clean step, apart
+    from data loading THEN only these 55 ms are a possible gain."""
     assert bottleneck(replace(OF_DATA, without_data_ns=95 * MS), idle(5, 500)) == PaceLimit("host", 55 * MS, 0.55)
 
 
@@ -96,16 +98,17 @@ def test_a_busy_gpu_is_the_bottleneck_unless_it_mostly_communicates() -> None:
 
 @pytest.mark.parametrize(("busy_ms", "limit"), [(90, "device"), (89, "other GPUs")])
 def test_a_gpu_that_is_busy_90_percent_of_the_time_does_not_wait_for_other_gpus(busy_ms: int, limit: str) -> None:
-    """GIVEN a GPU that waits for another GPU in the rest of the step."""
+    """GIVEN a GPU that waits for another GPU whenever it is idle WHEN it is busy for 90 % of a step THEN it is the bottleneck
+    itself."""
     ahead = replace(OF_DATA, limit="device", busy_share=busy_ms / 100, without_data_ns=100 * MS)
     found = bottleneck(ahead, idle(0, 0, other_gpu=100 - busy_ms, busy_ms=busy_ms))
     assert found is not None and (found.limit, found.gain_ns) == (limit, (100 - busy_ms) * MS)
 
 
 def test_copies_alone_count_as_waits() -> None:
-    """GIVEN a GPU that is busy for 95 of 100 ms WHEN only copies run for 50 ms THEN copies are the bottleneck.
+    """GIVEN a GPU that is busy for 95 ms of a 100 ms step WHEN only copies run for 50 ms THEN copies are the bottleneck.
 
-    With 40 ms, they are a part of the gain. Less than 2 % are not mentioned.
+    If only copies run for 40 ms, this time is a part of the possible gain. Copies below 2 % of a step are not mentioned.
     """
     full = replace(OF_DATA, limit="device", busy_share=0.95, without_data_ns=100 * MS)
     five = idle(0, 5, busy_ms=95)
@@ -121,17 +124,16 @@ def test_copies_alone_count_as_waits() -> None:
 
 
 def test_the_possible_gain_is_the_mean_idle_time_per_step() -> None:
-    """GIVEN a GPU that is busy for 40 % of the median step and for 50 % of all steps THEN it is idle for 50 ms of a step of 100
-    ms. WHEN it is busy
-    30 % of all steps THEN 60 ms are lost."""
+    """GIVEN a GPU that is busy for 40 % of the median step WHEN it is busy for 50 % of all steps THEN the possible gain is 50
+    ms of a step of 100 ms. WHEN it is busy for 30 % of all steps THEN the possible gain is 60 ms."""
     no_data = replace(OF_DATA, without_data_ns=100 * MS)
     assert bottleneck(no_data, idle(0, 50, busy_ms=50)) == PaceLimit("host", 50 * MS, 0.5)
     assert bottleneck(no_data, idle(0, 70, busy_ms=30)) == PaceLimit("host", 60 * MS, 0.6)
 
 
 def test_the_possible_gain_excludes_idle_time_before_the_first_gpu_work() -> None:
-    """GIVEN three steps of 20 ms on the host and 50 ms on the GPU WHEN the GPU gets its first work after 20 ms of 170 ms, and
-    is then always busy THEN a step of 50 ms cannot be shorter."""
+    """GIVEN three steps of 20 ms on the host and 50 ms on the GPU WHEN the GPU is always busy after its first work THEN the
+    steps cannot become shorter. The first work starts after 20 ms."""
     trace = a_trace(
         [(0, 20), (20, 40), (40, 60)],
         [Work(19, 20, 70), Work(39, 70, 120), Work(59, 120, 170)],
@@ -144,8 +146,8 @@ def test_the_possible_gain_excludes_idle_time_before_the_first_gpu_work() -> Non
 
 @pytest.mark.parametrize(("own_ms", "end_ms"), [(8, 10), (5, 0.1)], ids=["the host waits", "the host runs ahead"])
 def test_gpus_of_one_process_that_take_turns_wait_for_each_other(own_ms: float, end_ms: float) -> None:
-    """GIVEN steps of 10 ms in which cuda:0 works first and cuda:1 works for the rest of the step THEN each GPU waits for the
-    other one, even if the host has launched everything long before."""
+    """GIVEN steps of 10 ms in which cuda:0 works first and cuda:1 works afterwards THEN each GPU waits for the other GPU, even
+    if the host launched all work long before."""
     count = 6
     launched = [step * end_ms for step in range(count)]
     work = [
@@ -179,8 +181,8 @@ def test_gpus_of_one_process_that_take_turns_wait_for_each_other(own_ms: float, 
 
 
 def test_a_late_rank_is_the_bottleneck_of_all_ranks() -> None:
-    """GIVEN steps of 100 ms on two GPUs WHEN rank 0 communicates from 20 ms and rank 1 launches nothing before 80 ms and
-    communicates from 90 ms THEN rank 1 is 70 ms late because of its host."""
+    """GIVEN steps of 100 ms on two ranks WHEN rank 0 communicates from 20 ms and rank 1 communicates from 90 ms THEN rank 1 is
+    70 ms late. The host of rank 1 launches nothing before 80 ms, so the host is the reason."""
     steps = [(0, 100), (0, 100), (100, 200), (100, 200)]
     trace = a_trace(
         steps,
@@ -210,14 +212,14 @@ def test_a_late_rank_is_the_bottleneck_of_all_ranks() -> None:
     )
     slow = replace(trace, device=trace.device.take(np.arange(len(trace.device))))
     computes = (slow.device.device == 1) & ~communicates
-    slow.device.start_ns[computes] -= 60 * MS  # rank 1 computes for 70 ms, and rank 0 for 20 ms
+    slow.device.start_ns[computes] -= 60 * MS  # rank 1 computes for 70 ms, and rank 0 computes for 20 ms
     slow.device.duration_ns[computes] += 60 * MS
     slow.host.start_ns[slow.device.launch[computes]] -= 60 * MS
     found = summarize(slow)
     reason = "computes longer than the GPUs of other ranks"
     assert found.bottleneck == PaceLimit("device", 70 * MS, 0.7, reason, late_rank=1)
     assert f"Its GPU is busy 80.0 % of the time and {reason}." in bottleneck_text(found)
-    # WHEN warm-up steps without GPU work came before THEN their number does not matter
+    # WHEN warm-up steps without GPU work come first THEN their number does not change the bottleneck
     before = slow.steps.take(np.tile(np.arange(4), 3))
     before.start_ns -= 200 * MS * np.repeat(np.arange(3, 0, -1), 4)
     before.kind[:] = StepKind.WARMUP
@@ -227,13 +229,13 @@ def test_a_late_rank_is_the_bottleneck_of_all_ranks() -> None:
     late = summarize(hidden).bottleneck
     assert late is not None and (late.late_rank, late.gain_ns) == (1, 15 * MS)
     trace.collectives.start_ns = np.array([at(ms) for ms in (20, 25, 120, 125)])
-    trace.collectives.duration_ns = np.array([80 * MS, 75 * MS] * 2)  # 5 ms late: less than a tenth of a step
+    trace.collectives.duration_ns = np.array([80 * MS, 75 * MS] * 2)  # rank 1 is 5 ms late, less than a tenth of a step
     assert summarize(replace(trace)).bottleneck != summary.bottleneck
 
 
 def test_pipeline_stages_wait_for_each_other_as_long_as_they_do_not_compute() -> None:
-    """GIVEN two stages that compute for 60 of 100 ms WHEN stage 0 waits in a communication kernel for the rest of the step, and
-    stage 1 is idle after 60 ms THEN a step could be 40 ms shorter."""
+    """GIVEN two pipeline stages that compute for 60 of 100 ms WHEN stage 0 waits in a communication kernel and stage 1 is idle
+    for the rest of the step THEN a step could be 40 ms shorter."""
     starts = [100 * step for step in range(4)]
     trace = a_trace(
         [(start, start + 100) for start in starts for _ in range(2)],
@@ -253,7 +255,8 @@ def test_pipeline_stages_wait_for_each_other_as_long_as_they_do_not_compute() ->
 
 @pytest.mark.parametrize(("late_ns", "late_rank"), [(10 * MS, 1), (10 * MS - 1, None)])
 def test_a_rank_is_late_if_it_delays_a_step_by_a_tenth(late_ns: int, late_rank: int | None) -> None:
-    """GIVEN two steps of 100 ms, which the GPU limits WHEN rank 1 is 10 ms late in each THEN it limits the pace."""
+    """GIVEN two steps of 100 ms that are limited by the GPU WHEN rank 1 is 10 ms late in each step THEN rank 1 limits the
+    speed."""
     trace = a_trace([(0, 100), (0, 100), (100, 200), (100, 200)], numbers=[0, 0, 1, 1], ranks=[0, 1, 0, 1], devices=(0, 1))
     late = [RankLateness(1, 4, 4, 0, 2 * late_ns, late_ns), RankLateness(0, 4, 0, 2 * late_ns, 0)]
     analyses = replace(summarize(trace).analyses, idle={"rank 0 cuda:0": idle(0, 25, launch=35)["cuda:0"]}, stragglers=late)
@@ -276,8 +279,8 @@ def test_without_kernels_the_bottleneck_is_found_from_step_times() -> None:
 
 
 def test_no_figure_is_derived_from_a_recording_with_lost_kernels() -> None:
-    """A recording with 4 lost kernels among few has no bottleneck, no idle time and no critical path, and comparisons
-    say so."""
+    """GIVEN a recording that lost 4 kernels, more than 1 % THEN it has no bottleneck, no idle time and no critical path. A
+    comparison mentions the lost kernels."""
     whole, trace = training(steps=4), training(steps=4)
     trace.problems = {"lost-kernel": 4}
     summary, expected = summarize(trace), PaceLimit("unknown", None, None, "kernels are missing from the recording")
@@ -293,7 +296,8 @@ def test_no_figure_is_derived_from_a_recording_with_lost_kernels() -> None:
 
 @pytest.mark.parametrize(("end", "limit"), [(21, "device"), (32, "unknown")])
 def test_the_bottleneck_is_unknown_if_long_gpu_work_follows_the_last_step(end: float, limit: str) -> None:
-    """Two steps of 10 ms. The calls that launched the kernels are missing, and one kernel begins after the steps."""
+    """GIVEN two steps of 10 ms without recorded launch calls WHEN one kernel begins after the steps and runs longer than a step
+    THEN the bottleneck is unknown."""
     work = [Work(None, 0, 10), Work(None, 10, 20), Work(None, 20, end)]
     of = summarize(a_trace([(0, 10), (10, 20)], work)).bottleneck
     assert of is not None and of.limit == limit
@@ -301,7 +305,8 @@ def test_the_bottleneck_is_unknown_if_long_gpu_work_follows_the_last_step(end: f
 
 @pytest.mark.parametrize(("last_ms", "limit"), [(9, "unknown"), (11, "host")])
 def test_the_bottleneck_is_unknown_if_the_gpu_finished_no_step(last_ms: float, limit: str) -> None:
-    """Two steps of 10 ms. The GPU has run the first kernel, but not the last launch."""
+    """GIVEN two steps of 10 ms WHEN the GPU ran the first kernel, but not the last one that was launched THEN the bottleneck is
+    unknown if the GPU finished no step."""
     trace = a_trace([(0, 10), (10, 20)], [Work(1, 1, 2), Work(last_ms, 18, 19)])
     trace.device, trace.problems = trace.device.take([0]), {"unfinished-launch": 1}
     of = summarize(trace).bottleneck
@@ -309,7 +314,7 @@ def test_the_bottleneck_is_unknown_if_the_gpu_finished_no_step(last_ms: float, l
 
 
 def test_losing_a_few_kernels_causes_only_a_warning() -> None:
-    """One of 321 kernels is less than a hundredth."""
+    """GIVEN a recording that lost 1 of 321 kernels, less than 1 % THEN its bottleneck is the same as without the loss."""
     trace = training(steps=80)
     trace.problems = {"lost-kernel": 1}
     assert int((trace.device.kind == DeviceKind.KERNEL).sum()) == 320
@@ -317,7 +322,8 @@ def test_losing_a_few_kernels_causes_only_a_warning() -> None:
 
 
 def test_an_estimated_trace_has_no_idle_time() -> None:
-    """GIVEN a replay of estimated times by the recorded clock THEN the limit is unknown, because no host pace was recorded."""
+    """GIVEN a replay with estimated times and `--clock recorded` THEN the bottleneck is unknown, because no host pace was
+    recorded."""
     estimated = replay_of(training())
     notes = estimated.run_of(0).replay
     assert notes is not None
@@ -337,7 +343,10 @@ def test_an_estimated_trace_has_no_idle_time() -> None:
 
 
 def _launched(forward_behind_us: int, backward_behind_us: int, steps: int = 3) -> Trace:
-    """A recording without kernels: a forward pass of 8 ms and a backward pass of 10 ms, whose ends reach the GPU later."""
+    """Return a recording without kernels, whose forward pass takes 8 ms and whose backward pass takes 10 ms.
+
+    The GPU ends the passes by `forward_behind_us` and `backward_behind_us` later than the host.
+    """
     trace = Trace(grain="phase", devices=[Device(0, 0, "a")])
     names = [trace.strings.add(name) for name in ("forward", "backward")]
     start_ns = np.arange(steps) * 18 * MS
@@ -358,11 +367,12 @@ def _launched(forward_behind_us: int, backward_behind_us: int, steps: int = 3) -
 
 
 def test_a_gpu_that_finishes_right_after_the_last_launch_waits_for_the_host() -> None:
-    """ResNet-50 on an H200: the GPU finishes forward 19 us after its last launch, and backward 4.4 ms after."""
+    """GIVEN a recording of ResNet-50 on an H200 WHEN the GPU finishes the forward pass 19 us after its last launch THEN the
+    host is the bottleneck. The GPU finishes the backward pass 4.4 ms after its last launch."""
     trace = _launched(19, 4400)
     assert summarize(trace).bottleneck == PaceLimit("host", None, None, caught_up_in="forward", behind_ns=19_000)
-    assert caught_up(_launched(19, 150)) == CaughtUp("backward", 150_000)  # 2 % of 10 ms are 200 us
-    assert caught_up(_launched(160, 4400)) == CaughtUp("forward", 160_000)  # 2 % of 8 ms
+    assert caught_up(_launched(19, 150)) == CaughtUp("backward", 150_000)  # the limit is 2 % of the backward pass, 200 us
+    assert caught_up(_launched(160, 4400)) == CaughtUp("forward", 160_000)  # the limit is 2 % of the forward pass, 160 us
     assert caught_up(_launched(161, 4400)) is None
 
 
@@ -396,15 +406,17 @@ def test_no_phase_shows_that_the_gpu_catches_up_if_the_host_reads_values() -> No
 
 
 def test_for_a_single_step_info_shows_how_much_later_the_gpu_ends() -> None:
-    """GIVEN a single step of 10 ms on the host, whose kernel ends at 40 ms WHEN it is described THEN nothing "runs ahead": the
-    recording does not show whether the host would have waited in the next step."""
+    """GIVEN a recording of a single step of 10 ms on the host WHEN its kernel ends at 40 ms THEN `trace info` says that the
+    host ends 30 ms before the GPU. The text does not say that the host runs ahead, because the host may wait in the next
+    step."""
     said = bottleneck_text(summarize(a_trace([(0, 10)], [Work(0.1, 0.2, 40)]), details=False))
     assert said.startswith("The GPU limits the speed: the host ends a 40.0 ms step 30.0 ms before the GPU.")
 
 
 def test_the_time_that_the_host_needs_leaves_out_its_last_wait() -> None:
-    """GIVEN steps of 2 ms on the host and of 10, 4, 10, 4 and 10 ms on the GPU WHEN the last step also waits 26 ms for the GPU
-    THEN the host needs 2 ms of the average step of 7 ms: the average on the host, 9 ms, would be longer than the step."""
+    """GIVEN steps that take 2 ms on the host and 7 ms on average on the GPU WHEN the host waits 26 ms for the GPU in the last
+    step THEN the text says that the host needs 2 ms per step. With the wait, the average on the host would be 9 ms, longer than
+    the step."""
     ends = [12, 16, 26, 30, 40]
     work = [Work(2 * step + 0.1, start, end) for step, (start, end) in enumerate(pairwise([2, *ends]))]
     said = bottleneck_text(summarize(a_trace([(0, 2), (2, 4), (4, 6), (6, 8), (8, 40)], work), details=False))
@@ -412,7 +424,7 @@ def test_the_time_that_the_host_needs_leaves_out_its_last_wait() -> None:
 
 
 def of_two_kernels(first_ms: Sequence[float], second_ms: Sequence[float]) -> Trace:
-    """One step every 20 ms with two kernels, "a kernel" and "another kernel"."""
+    """Return a trace with one step every 20 ms. Each step runs "a kernel" and then "another kernel" for the given times."""
     work = []
     for step, (first, second) in enumerate(zip(first_ms, second_ms, strict=True)):
         start = 20 * step + 1
@@ -423,14 +435,14 @@ def of_two_kernels(first_ms: Sequence[float], second_ms: Sequence[float]) -> Tra
 
 
 def test_kernels_that_become_slower_in_the_middle_of_a_run_are_noticed() -> None:
-    """GIVEN four steps with kernels of 4 and 2 ms WHEN both take 1.5 times as long from step 4 on THEN the clock may have
-    fallen. WHEN only one kernel becomes slower, the clock is not the reason."""
+    """GIVEN steps with kernels of 4 and 2 ms WHEN both kernels take 1.5 times as long from step 4 on THEN the GPU clock may
+    have fallen. WHEN only one kernel becomes slower THEN the clock is not the reason."""
     slower = of_two_kernels([4] * 4 + [6] * 4, [2] * 4 + [3] * 4)
     assert slowdown_of(slower) == Slowdown(4, 6 * MS, 9 * MS, is_alike=True)
     (said,) = [text for text in note_sentences(summarize(slower, details=False)) if "Starting with step" in text]
     assert said.startswith("Starting with step 4, the same kernels take 50 % longer, most by about the same factor")
     assert slowdown_of(of_two_kernels([4] * 4 + [7] * 4, [2] * 8)) == Slowdown(4, 6 * MS, 9 * MS, is_alike=False)
-    # three steps before and three after are enough
+    # Three steps before the change and three steps after it are enough.
     assert slowdown_of(of_two_kernels([4] * 3 + [6] * 3, [2] * 3 + [3] * 3)) == Slowdown(3, 6 * MS, 9 * MS, is_alike=True)
     assert slowdown_of(of_two_kernels([4] * 3 + [6] * 2, [2] * 3 + [3] * 2)) is None
     with_outliers = of_two_kernels([12, 4, 4, 4, 6, 6, 15, 6], [2] * 4 + [3] * 4)
@@ -440,8 +452,8 @@ def test_kernels_that_become_slower_in_the_middle_of_a_run_are_noticed() -> None
 
 
 def test_kernels_count_as_slower_if_their_total_time_grows_by_15_percent() -> None:
-    """GIVEN two kernels of 2.5 ms WHEN their sum doubles in step 4, one kernel takes 5 % more than twice as long and the other
-    5 % less THEN they are slower by about the same factor. A sum that is 15 % longer counts as slower."""
+    """GIVEN two kernels of 2.5 ms WHEN their total time grows by 15 % THEN they count as slower. WHEN the total doubles and
+    each kernel is within 5 % of twice its time THEN both kernels are slower by about the same factor."""
     assert slowdown_of(of_two_kernels([2.5] * 4 + [5.25] * 4, [2.5] * 4 + [4.75] * 4)) == Slowdown(4, 5 * MS, 10 * MS, True)
     assert slowdown_of(of_two_kernels([2.5] * 4 + [5.26] * 4, [2.5] * 4 + [4.74] * 4)) == Slowdown(4, 5 * MS, 10 * MS, False)
     assert slowdown_of(of_two_kernels([2] * 4 + [2.3] * 4, [2] * 4 + [2.3] * 4)) == Slowdown(4, 4 * MS, 4_600_000, True)
@@ -450,11 +462,11 @@ def test_kernels_count_as_slower_if_their_total_time_grows_by_15_percent() -> No
 
 def test_kernels_whose_times_only_vary_are_not_reported_as_slower() -> None:
     assert slowdown_of(of_two_kernels([4] * 8, [2] * 8)) is None
-    assert slowdown_of(of_two_kernels([4, 6] * 4, [2, 3] * 4)) is None  # alternating steps
+    assert slowdown_of(of_two_kernels([4, 6] * 4, [2, 3] * 4)) is None  # slow and fast steps alternate
     assert slowdown_of(of_two_kernels([4] * 6 + [9] * 2, [2] * 8)) is None  # two slow steps are too few
     other = of_two_kernels([4] * 4 + [6] * 4, [2] * 4 + [3] * 4)
     other.device.name[-1] = other.device.name[0]
-    assert slowdown_of(other) is None  # other kernels
+    assert slowdown_of(other) is None  # the steps run different kernels
     of_phases = of_two_kernels([4] * 4 + [6] * 4, [2] * 4 + [3] * 4)
     of_phases.device.origin[:] = Origin.PHASE
     assert slowdown_of(of_phases) is None

@@ -1,4 +1,4 @@
-"""Figures of the input pipeline, worked out by hand for spans that touch each other. Times are in nanoseconds."""
+"""Tests the figures of the input pipeline, with values worked out by hand. All times are in nanoseconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from traces.model.trace import NONE, Batches, BatchKind, StepKind, Steps, Trace
 
 
 def batches(*rows: tuple[BatchKind, int, int, int, int]) -> Batches:
-    """Each row: kind, rank, start, duration, bytes."""
+    """Return a table of batches. Each row contains the kind, the rank, the start, the duration and the bytes of a batch."""
     kinds, ranks, starts, durations, sizes = zip(*rows, strict=True)
     return Batches.of(
         rank=ranks, loader=[0] * len(rows), kind=list(map(int, kinds)), start_ns=starts, duration_ns=durations, bytes=sizes
@@ -17,7 +17,8 @@ def batches(*rows: tuple[BatchKind, int, int, int, int]) -> Batches:
 
 
 def test_the_pinning_rate_ignores_batches_without_duration_or_size() -> None:
-    """GIVEN 40 bytes in 10 ns, 99 bytes in no time, and 5 ns for an unknown size THEN the rate is 40 bytes in 10 ns."""
+    """GIVEN a pinned batch of 40 bytes in 10 ns, a batch without duration and a batch of unknown size THEN the rate is 40 bytes
+    in 10 ns."""
     pins = batches((BatchKind.PIN, 0, 0, 10, 40), (BatchKind.PIN, 0, 20, 0, 99), (BatchKind.PIN, 0, 30, 5, NONE))
     found = input_pipeline(Trace(batches=pins))
     assert found is not None and (found.waits, found.wait_median_ns, found.wait_per_step_ns) == (0, None, None)
@@ -28,7 +29,8 @@ def test_the_pinning_rate_ignores_batches_without_duration_or_size() -> None:
 
 
 def test_a_wait_for_a_batch_belongs_to_the_step_in_which_it_begins() -> None:
-    """Steps of 100 ns wait 7 + 5, 3 and 20 ns. The wait at 300 ns begins when the last step has ended."""
+    """GIVEN three steps of 100 ns WHEN a wait for a batch begins in one step and ends in the next THEN the wait belongs to the
+    first of the two steps. A wait that begins after the last step belongs to no step."""
     steps = Steps.of(
         rank=[0] * 3, number=[0, 1, 2], start_ns=[0, 100, 200], duration_ns=[100] * 3, kind=[int(StepKind.STEADY)] * 3
     )

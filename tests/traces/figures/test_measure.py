@@ -1,4 +1,4 @@
-"""Compares measured figures with brute-force computations and with hand-made runs."""
+"""Compares measured figures with simple reference computations and with hand-made runs."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=12)
 def test_busy_time_is_the_number_of_nanoseconds_covered_by_kernels(
     intervals: list[tuple[int, int]], windows: list[tuple[int, int]]
 ) -> None:
-    # GIVEN intervals in any order, overlapping, touching or empty
+    # GIVEN intervals in any order, some of which overlap, touch or are empty
     busy = Intervals([s for s, _ in intervals], [s + d for s, d in intervals])
-    # WHEN compared with the set of nanoseconds that they cover
+    # WHEN the intervals are compared with the set of nanoseconds that they cover
     covered = {ns for start, duration in intervals for ns in range(start, start + duration)}
-    # THEN the whole and every window agree, and what is merged is apart
+    # THEN the total and the time within each window agree with the set, and the merged intervals do not touch
     assert busy.total_ns == len(covered)
     expected = [len(covered & set(range(s, s + d))) for s, d in windows]
     assert busy.within([s for s, _ in windows], [s + d for s, d in windows]).tolist() == expected
@@ -102,7 +102,7 @@ def test_an_empty_trace_has_no_figures() -> None:
 
 
 def test_the_window_of_a_trace_reaches_from_its_first_to_its_last_event_of_any_table() -> None:
-    """GIVEN an op that begins before the step, and a kernel that ends after it."""
+    """GIVEN an op that begins before the step, and a kernel that ends after the step THEN the window includes both."""
     trace = training(steps=1)
     begin_ns, end_ns = int(trace.steps.start_ns[0]), int(trace.steps.end_ns[0])
     assert window_ns(trace) == (begin_ns, end_ns)
@@ -124,7 +124,8 @@ def test_phases_fill_the_step() -> None:
 
 
 def test_a_phase_without_cuda_events_has_an_unknown_gpu_time() -> None:
-    """GIVEN four steps, two of which changed the device within the forward pass THEN the median is that of the other two."""
+    """GIVEN four steps, of which two have no CUDA events in the forward pass THEN the median GPU time of the forward pass is
+    that of the other two steps."""
     trace = training(steps=4)
     rows = np.flatnonzero(trace.phases.name == trace.strings.find("forward"))
     trace.phases.device_end_ns[rows[2:]] += 4 * US
@@ -136,7 +137,7 @@ def test_a_phase_without_cuda_events_has_an_unknown_gpu_time() -> None:
 
 
 def test_repeated_phases_of_a_step_are_summed_and_missing_ones_are_zero() -> None:
-    # GIVEN two steps, of which the first goes through the loss twice and the second not at all
+    # GIVEN two steps WHEN the first step has two loss phases and the second step has none
     trace = training(steps=2)
     loss, forward = trace.strings.find("loss"), trace.strings.find("forward")
     rows = np.flatnonzero(trace.phases.name == loss)
@@ -147,11 +148,11 @@ def test_repeated_phases_of_a_step_are_summed_and_missing_ones_are_zero() -> Non
 
 
 def test_gpu_work_belongs_to_the_step_and_phase_in_which_it_was_launched() -> None:
-    # GIVEN kernels that all start a whole step late
+    # GIVEN kernels that all start one step later than they were launched
     trace = training(steps=3)
     trace.device.start_ns += 100 * US
-    # THEN they stay with their launch; without a launch they go by the work before, because the work after was launched by then
-    # AND what comes on its stream before all work with a known launch is the backlog of the time before: of no step
+    # THEN each kernel belongs to the step of its launch. A kernel without a launch belongs to the step of the kernel before it.
+    # A kernel that comes before all work with a known launch on its stream was launched before the recording: it has no step.
     assert launch_steps(trace).tolist() == [s for s in range(3) for _ in range(5)]
     names = [trace.strings[int(trace.phases.name[row])] for row in launch_phases(trace)[:5]]
     assert names == ["h2d", "forward", "loss", "backward", "optimizer"]
@@ -162,7 +163,8 @@ def test_gpu_work_belongs_to_the_step_and_phase_in_which_it_was_launched() -> No
 
 
 def test_gpu_work_without_a_launch_belongs_to_the_step_in_which_it_starts() -> None:
-    """Kernels start right after their launches, so the third is still in its own phase."""
+    """GIVEN kernels that start right after their launches WHEN the launch of the third kernel is unknown THEN the kernel
+    belongs to the step and the phase in which it starts."""
     trace = training(steps=2)
     trace.device.launch[2] = NONE
     assert launch_time_ns(trace)[2] == trace.device.start_ns[2]
@@ -191,7 +193,7 @@ def test_the_inner_and_outer_op_of_a_launch_are_found() -> None:
         "aten::add_",
     ]
     assert outer == ["aten::to", "aten::conv2d", "aten::cross_entropy_loss", "ConvolutionBackward0", "aten::add_"]
-    # WHEN a damaged table has a span that is its own ancestor THEN the walk ends
+    # WHEN a span of a damaged table is its own ancestor THEN the search for the op ends
     trace.host.parent[:] = np.arange(len(trace.host))
     assert (op_of(trace) == NONE).all()
 
@@ -209,15 +211,15 @@ def test_kernel_and_op_tables_add_up_calls_and_times() -> None:
 def test_memory_peaks_are_computed_from_allocations_if_totals_are_missing() -> None:
     assert memory_peaks(training())[0].peak_allocated_bytes == 3 << 20
     assert memory_peaks(training())[0].source == "recorded"
-    # GIVEN events without totals: 300 bytes held from before are freed, then 100 + 200 are allocated
+    # GIVEN events without totals WHEN 300 bytes from before the recording are freed and later 100 + 200 bytes are allocated
     bare = Trace(memory=MemoryEvents.of(device=[0] * 4, time_ns=[4, 1, 2, 3], bytes=[200, -300, 100, -50]))
     peak = memory_peaks(bare)[0]
     assert (peak.peak_allocated_bytes, peak.peak_reserved_bytes, peak.source) == (300, None, "summed")
 
 
 def test_the_peak_of_some_steps_counts_only_totals_recorded_in_them() -> None:
-    """GIVEN device 0 with totals in both steps, device 1 without totals, and device 2 with a total after the second step THEN
-    the peak of device 0 is that of the second step. The other peaks count all events of their device."""
+    """GIVEN device 0 with recorded totals in both steps WHEN the peak of the second step is computed THEN only totals of the
+    second step count. For devices without totals in this step, all events of the device count."""
     start_ns = [1, 2, 11, 12, 1, 2, 21]
     trace = Trace(
         devices=[Device(0, 0, "GPU"), Device(1, 0, "GPU"), Device(2, 0, "GPU")],
@@ -244,7 +246,7 @@ def test_the_origins_of_times_are_weighted_by_gpu_time_or_else_by_phase_time() -
     trace = training(steps=2)
     trace.steps.kind[0] = StepKind.WARMUP
     assert device_time_by_origin(trace) == {Origin.MEASURED: 50 * US}
-    trace.steps.start_ns[:] = trace.steps.end_ns.max()  # all steps begin at the same time, after the work
+    trace.steps.start_ns[:] = trace.steps.end_ns.max()  # all steps begin at the same time, after all work has ended
     assert sum(device_time_by_origin(trace).values()) == int(trace.device.duration_ns[trace.device.is_work].sum())
     trace.steps.kind[1] = StepKind.WARMUP
     assert device_time_by_origin(trace) == {Origin.MEASURED: 100 * US}
@@ -278,8 +280,8 @@ def test_figures_use_unprofiled_training_steps_before_profiled_or_evaluation_ste
 
 
 def test_unprofiled_evaluation_steps_are_preferred_to_profiled_ones() -> None:
-    """GIVEN a recording of inference, with step 1 under the profiler THEN steps 0 and 2 are clean. If all steps ran under the
-    profiler, all are used."""
+    """GIVEN a recording of inference WHEN step 1 ran under the profiler THEN the other steps are preferred. WHEN all steps ran
+    under the profiler THEN all steps are used."""
     trace = phase_grained(steps=3)
     trace.steps.kind[:] = StepKind.EVALUATION
     (rank,) = trace.ranks
@@ -294,8 +296,8 @@ def test_unprofiled_evaluation_steps_are_preferred_to_profiled_ones() -> None:
 
 @pytest.mark.parametrize(("evaluates", "clean"), [(True, [2, 3, 4, 5, 6, 7]), (False, [0, 1, 2, 3, 4, 5, 6])])
 def test_inference_steps_after_the_slow_first_ones_are_clean(evaluates: bool, clean: list[int]) -> None:
-    """GIVEN eight evaluation steps, of which the first two compile and the fourth is slow by chance WHEN the trace has no
-    training step THEN the first two are left out."""
+    """GIVEN eight evaluation steps, of which the first two compile code and the fourth is slow by chance WHEN the trace has no
+    training step THEN the first two steps are left out."""
     trace = training(steps=8, jitter_us=(90_000, 9_000, 0, 5_000, 0, 0, 0, 0))
     trace.steps.kind[:] = StepKind.EVALUATION
     if not evaluates:
@@ -313,8 +315,9 @@ def test_step_times_use_steps_after_a_profile_only_if_no_other_steps_exist() -> 
 
 @pytest.mark.parametrize(("before", "clean"), [(6, [0, 1, 2, 3, 4]), (5, [0, 1, 2, 3, 6, 7])])
 def test_evaluation_steps_after_a_profile_are_used_only_if_too_few_ran_earlier(before: int, clean: list[int]) -> None:
-    """GIVEN 8 batches of inference on a GPU, one of them profiled. The profiler starts in the batch before the profiled one.
-    With 5 earlier batches, later ones do not count. With 4, the later ones count too."""
+    """GIVEN 8 batches of inference on a GPU, of which one is profiled WHEN 5 clean batches ran earlier THEN later batches do
+    not count. WHEN only 4 clean batches ran earlier THEN later batches count too. The profiler starts in the batch before the
+    profiled batch."""
     trace = training(steps=8)
     trace.steps.kind[:] = StepKind.EVALUATION
     trace.steps.number[:] = range(8)
@@ -322,7 +325,7 @@ def test_evaluation_steps_after_a_profile_are_used_only_if_too_few_ran_earlier(b
     assert len(trace.devices) == 1
     trace.runs[rank] = Run(profiler=ProfilerUse((before,)))
     assert clean_evaluations(trace).tolist() == steady_steps(trace).tolist() == clean
-    # a profile without a GPU does not slow later steps
+    # A profile without a GPU does not slow down later steps.
     trace.devices = []
     assert clean_evaluations(trace).tolist() == [row for row in range(8) if row not in (before - 1, before)]
 
@@ -346,11 +349,11 @@ def test_busy_and_loading_times_of_the_main_recordings_match_the_index(
 def test_the_memory_curve_has_the_allocated_bytes_after_each_event() -> None:
     trace = training()
     trace.memory = MemoryEvents.of(device=[0, 0, NONE, 0], time_ns=[20, 10, 15, 30], bytes=[-4, 4, 99, -6])
-    # GIVEN frees of more than was allocated: that much was held before
+    # GIVEN more bytes freed than allocated THEN the difference was allocated before the recording
     curve = memory_curve(trace, 0)
     assert (curve.time_ns.tolist(), curve.allocated_bytes.tolist()) == ([10, 20, 30], [10, 6, 0])
     assert (curve.before_bytes, curve.source) == (6, "summed")
-    # and where totals were recorded, these are it
+    # WHEN the events contain recorded totals THEN the curve consists of these totals
     trace.memory.allocated_bytes[:] = [7, 3, NONE, 1]
     assert memory_curve(trace, 0).allocated_bytes.tolist() == [3, 7, 1]
     assert memory_peaks(trace)[0].peak_allocated_bytes == 7
@@ -358,7 +361,7 @@ def test_the_memory_curve_has_the_allocated_bytes_after_each_event() -> None:
 
 @pytest.mark.parametrize("outermost", [False, True])
 def test_a_simple_search_finds_the_same_op_for_each_launch(outermost: bool) -> None:
-    """`op_of` doubles its stride; the plain rule is to go from parent to parent."""
+    """Compares `op_of`, which doubles its stride, with a search that goes from parent to parent."""
     random = np.random.default_rng(0)
     for _ in range(100):
         rows = int(random.integers(0, 30))
@@ -397,7 +400,8 @@ def test_the_innermost_call_at_a_time_includes_its_first_and_last_nanosecond() -
 
 @pytest.mark.parametrize("problem", ["lost-kernel", "unfinished-launch", "truncated-file"])
 def test_launches_without_kernels_are_counted_only_if_the_profile_lost_kernels(problem: str) -> None:
-    """GIVEN a launch with a kernel, one without, a launch within that one, an op and a copy."""
+    """GIVEN a launch with a kernel, a launch without a kernel, and a nested launch THEN only the launch without a kernel is
+    counted. Ops and copies do not count."""
     trace = Trace(problems={problem: 1})
     names = ["cudaLaunchKernel", "cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernel", "cudaMemcpyAsync"]
     kinds = [HostKind.RUNTIME] * 3 + [HostKind.OP, HostKind.RUNTIME]
@@ -418,7 +422,7 @@ def test_a_kernel_of_zero_duration_before_launched_work_predates_the_recording()
 
 def test_gpus_are_counted_by_rank_and_named_once() -> None:
     assert [gpu_names(names) for names in (["B", "A", "B"], ["A", ""], [])] == ["A, B", "A, an unnamed GPU", "no GPU"]
-    # GIVEN two ranks with two GPUs each WHEN only three GPUs work, only two, or none THEN idle GPUs count only if all are idle
+    # GIVEN two ranks with two GPUs each THEN idle GPUs count only if all GPUs are idle
     trace = Trace(devices=[Device(rank, index, "A") for rank in (0, 1) for index in (0, 1)])
     counts = []
     for working in ([0, 1, 2, 3], [0, 1, 2], [0, 2], []):

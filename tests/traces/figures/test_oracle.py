@@ -1,5 +1,7 @@
-"""Compares the figures of `traces` with those of oracle.py, on real recordings and on generated recordings with streams,
-graphs, delays, lost rows and ranks."""
+"""Compares the figures of `traces` with those of oracle.py, on real and on generated recordings.
+
+The generated recordings contain several streams, CUDA graphs, delays, lost rows and several ranks.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,11 @@ from traces.figures.pace import device_windows, pace, step_times
 from traces.kineto import read_kineto
 from traces.model.trace import Trace, TraceImportError
 
-_QUICK_BYTES = 500_000  # larger files are left to `--slow`
+_QUICK_BYTES = 500_000  # larger files are tested only with `--slow`
 
 
 def _real() -> list[Any]:
-    """Every recording of the shared folder, and of the folders that TRACE_RECORDINGS names (separated as in PATH)."""
+    """Return every recording in the shared folder, and in the folders in TRACE_RECORDINGS (separated as in PATH)."""
     folders = [SHARED_TRACES, SHARED_TRACES.parent / "cases" / "recordings"]
     folders += [Path(folder) for folder in os.environ.get("TRACE_RECORDINGS", "").split(os.pathsep) if folder]
     files = [file for folder in folders if folder.is_dir() for file in sorted(folder.rglob("*.json*"))]
@@ -40,12 +42,12 @@ def _real() -> list[Any]:
 
 @dataclass(frozen=True)
 class Both:
-    """One rank of a recording, as the product and as the oracle read it."""
+    """Contains one rank of a recording, as `traces` reads it and as the oracle reads it."""
 
     trace: Trace
     raw: raw_events.Recording
     rows: Any  # the rank's rows of trace.steps, in order of time
-    devices: list[int]  # the rank's rows of trace.devices that work, in the order of the oracle's
+    devices: list[int]  # the rank's rows of trace.devices with work, in the order in which the oracle lists devices
     rank: int
 
     @property
@@ -73,12 +75,15 @@ def both(trace: Trace, raw: raw_events.Recording, rank: int | None = None) -> Bo
 
 
 def check_rank(of: Both) -> oracle.Figures:
-    """Everything that belongs to one rank. Device numbers are compared by order: ROCm's are not those of the trace."""
+    """Compare all figures of one rank, and return the figures of the oracle.
+
+    Devices are compared by their order, because ROCm numbers devices differently from the trace.
+    """
     trace, raw = of.trace, of.raw
     devices = sorted({work.device for work in raw.work})
     assert len(devices) == len(of.devices)
     number = dict(zip(of.devices, devices, strict=True))
-    # launches: each row of work with the time of the call that launched it
+    # Each row of GPU work is compared with the start of the call that launched it.
     rows = [row for row in work_rows(trace).tolist() if int(trace.device.device[row]) in number]
     table, host = trace.device, trace.host
     ours = [
@@ -100,7 +105,7 @@ def check_rank(of: Both) -> oracle.Figures:
     found_waits = host_waits(trace, of.rank)
     ours_waited = zip(found_waits.start_ns.tolist(), found_waits.end_ns.tolist(), strict=True)
     assert sorted(ours_waited) == sorted(oracle.waits(raw))
-    # idle time: over the windows of the steps whose kernels count
+    # Idle time is measured in the windows of the steps whose kernels count.
     counted = oracle.figures(raw, of.steps, of.places(profiled_steps(trace)), of.kinds)
     windows = {row: window for row, window in device_windows(trace).items() if row in of.devices}
     if len(of.rows):
@@ -111,7 +116,7 @@ def check_rank(of: Both) -> oracle.Figures:
 
 
 def check(trace: Trace, found: list[oracle.Figures]) -> None:
-    """The pace, of all ranks together: the slowest host, the slowest device."""
+    """Compare the pace of all ranks together, which is the pace of the slowest host or the slowest device."""
     of = pace(trace)
     host = [one.host_pace_ns for one in found if one.host_pace_ns is not None]
     every = any(one.in_all_steps for one in found)
@@ -119,7 +124,7 @@ def check(trace: Trace, found: list[oracle.Figures]) -> None:
     if not host:
         assert of is None
         return
-    assert of is not None and abs(of.host_ns - max(host)) <= 1  # medians of an even number are rounded
+    assert of is not None and abs(of.host_ns - max(host)) <= 1  # a median of an even number of values is rounded
     assert (of.device_ns is None) == (not device)
     assert of.device_ns is None or abs(of.device_ns - max(device)) <= 1
     assert abs(of.pace_ns - max(host + device)) <= 1
@@ -132,7 +137,8 @@ def test_the_oracle_agrees_with_figures_of_real_recordings(path: Path) -> None:
     except TraceImportError as error:
         pytest.skip(f"no recording: {error}")
     of = both(trace, raw)
-    if len(raw.marks) == len(of.steps) and "duration-beyond-window" not in trace.problems:  # such a mark is cut
+    # The importer shortens a step mark that is longer than the recording.
+    if len(raw.marks) == len(of.steps) and "duration-beyond-window" not in trace.problems:
         assert raw.marks == of.steps
     check(trace, [check_rank(of)])
 
@@ -142,15 +148,16 @@ def test_the_oracle_agrees_with_figures_of_real_recordings(path: Path) -> None:
 
 @st.composite
 def recordings(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """One document per rank, made by a small model of a host and of streams that run in order."""
+    """Return one document per rank, made by a small model of a host and of GPU streams."""
     ranks = draw(st.integers(1, 3))
     return [_document(rank, ranks, draw) for rank in range(ranks)]
 
 
 def _document(rank: int, ranks: int, draw: st.DrawFn) -> dict[str, Any]:
     devices, streams = draw(st.integers(1, 2)), draw(st.integers(1, 3))
-    slow = draw(st.sampled_from([1, 5, 60]))  # how much longer kernels take than their launches: the host runs ahead
-    skew, shortest = draw(st.sampled_from([0, 0, -25, 15, 3000])), draw(st.integers(0, 1))  # of the device's clock; of kernels
+    slow = draw(st.sampled_from([1, 5, 60]))  # the factor by which kernels take longer than their launches
+    # The skew of the device clock, and the shortest duration of a kernel.
+    skew, shortest = draw(st.sampled_from([0, 0, -25, 15, 3000])), draw(st.integers(0, 1))
     lost_launches, lost_kernels = draw(st.sampled_from([0.0, 0.2])), draw(st.sampled_from([0.0, 0.3]))
     backlog = draw(st.booleans())
     ways = ["cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaMemcpyAsync", "cudaStreamQuery", "hipUnknownCall"]
@@ -168,7 +175,7 @@ def _document(rank: int, ranks: int, draw: st.DrawFn) -> dict[str, Any]:
     def run(stream: tuple[int, int], not_before: int, number: int) -> None:
         start = max(free.get(stream, 0), not_before) + rng.randint(0, 3)
         end = start + rng.choice([rng.randint(1, 20), shortest]) * slow
-        free[stream] = max(end, start + 1)  # if two works of a stream start at the same time, their order is unknown
+        free[stream] = max(end, start + 1)  # kernels of a stream that start at the same time would have no order
         if rng.random() >= lost_kernels:
             kind = rng.choice(["kernel", "gpu_memcpy", "gpu_memset"])
             args = {"device": stream[0], "stream": stream[1], "correlation": number}
@@ -245,11 +252,12 @@ def test_the_oracle_agrees_with_figures_of_generated_recordings(
     check(trace, found)
 
 
-# --- the oracle itself, worked out by hand
+# --- tests of the oracle, with values worked out by hand
 
 
 def test_the_oracle_computes_step_times_if_the_host_runs_ahead() -> None:
-    """Two steps of 10 µs on the host. Each launches 30 µs of work: steps end at 45 and 75 µs on the device."""
+    """GIVEN two steps of 10 µs on the host WHEN each step launches a kernel of 30 µs THEN the step time on the device is 30 µs.
+    The steps end at 45 and 75 µs on the device."""
     call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "dur": 2}
     kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "dur": 30}
     step = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1, "dur": 10}
@@ -265,7 +273,8 @@ def test_the_oracle_computes_step_times_if_the_host_runs_ahead() -> None:
     raw = raw_events.parse(json.dumps(events))
     found = oracle.figures(raw, raw.marks, [0, 1])
     assert found.host_pace_ns == 10_000
-    assert found.device_pace_ns == 30_000  # the device begins the first step without queued work, so 35 µs do not count
+    # The first step does not count, because the device has no queued work when this step begins.
+    assert found.device_pace_ns == 30_000
     assert found.gpu_ns == [30_000, 30_000] and oracle.busy_ns(raw) == 60_000
     assert (found.window_ns, found.idle_ns) == ({0: 30_000}, {0: 0})
 

@@ -1,4 +1,5 @@
-"""The rules for the step time, on small traces with values worked out by hand (times in ms, if no other unit is given)."""
+"""Tests the rules for the step time on small traces, with values worked out by hand. Times are in ms unless stated
+otherwise."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ START_NS = 1_700_000_000 * 10**9
 
 
 class Work(NamedTuple):
-    """Contains a kernel: the start of its launch call (None if not recorded), its start and end, and its device and stream."""
+    """Contains a kernel: the start of its launch call (None if not recorded), its start, its end, its stream and its device."""
 
     launched: float | None
     start: float
@@ -57,7 +58,8 @@ def a_trace(
     loader: Sequence[tuple[int, float, float]] = (),
     grain: str = "kernel",
 ) -> Trace:
-    """`loader`: (step, start, end) of waits for data. `devices`: the rank of each device."""
+    """Return a trace with the given steps and GPU work. `loader` contains waits for data (step, start, end), and `devices` the
+    rank of each device."""
     trace = Trace(
         grain=grain,
         devices=[Device(rank, index, "a GPU") for index, rank in enumerate(devices)],
@@ -99,7 +101,8 @@ def a_trace(
 
 
 def running_ahead(kernel_ms: float, steps: int = 4) -> Trace:
-    """The host takes 2 ms per step and waits for nothing; each step launches four kernels, which run one after the other."""
+    """Return a trace in which the host takes 2 ms per step and never waits. Each step launches four kernels, which run one
+    after the other."""
     work = []
     done = 3.0
     for step in range(steps):
@@ -114,8 +117,8 @@ def ms(values: np.ndarray) -> list[float]:
 
 
 def test_one_long_wait_for_data_in_ten_steps_makes_data_the_bottleneck() -> None:
-    """GIVEN ten steps of 10 ms on a busy GPU WHEN one of them waits 80 ms for data THEN the mean step of 18 ms shows the limit.
-    The median step takes 10 ms, of which the GPU is busy 9.5."""
+    """GIVEN ten steps of 10 ms on a busy GPU WHEN one step also waits 80 ms for data THEN the host limits the mean step of 18
+    ms. The GPU limits the median step of 10 ms."""
     starts = [10 * step + (80 if step > 5 else 0) for step in range(11)]
     steps = [(start, end - 0.01) for start, end in pairwise(starts)]
     work = [Work(end - 9.7, end - 9.6, end - 0.1) for _, end in steps]
@@ -126,16 +129,16 @@ def test_one_long_wait_for_data_in_ten_steps_makes_data_the_bottleneck() -> None
 
 
 def test_idle_time_is_measured_in_whole_periods_of_steps_that_repeat() -> None:
-    """GIVEN nine steps of 10, 30, 10, ... ms, in which the GPU works for 8 ms THEN the first step does not count: four steps of
-    10 ms and four of 30 ms take 160 ms, and the GPU works for 64 ms."""
+    """GIVEN nine steps that take 10 and 30 ms in turn WHEN the GPU works for 8 ms of each step THEN idle time is measured in
+    the last eight steps. These steps take 160 ms, and the GPU works for 64 ms."""
     starts = [0, 10, 40, 50, 80, 90, 120, 130, 160, 170]
     idle = idle_times(a_trace([*pairwise(starts)], [Work(start + 0.5, start + 1, start + 9) for start in starts[:9]]))["cuda:0"]
     assert (idle.window_ns, idle.busy_ns, idle.steps) == (160 * MS, 64 * MS, 8)
 
 
 def test_the_gpu_does_not_limit_the_step_if_it_waits_longer_than_it_lags() -> None:
-    """GIVEN steps of 100 ms on the host and 103 ms on the device, which waits 8 ms for each launch and 5 ms until the start
-    WHEN the pace is computed THEN the host does not run ahead: a faster device gains 3 ms per step, a faster host 8."""
+    """GIVEN steps of 100 ms on the host and 103 ms on the GPU WHEN the GPU waits 8 ms for each launch THEN the host limits the
+    step. A faster GPU would gain 3 ms per step, and a faster host 8 ms."""
     ends = [98 + 103 * step for step in range(6)]
     trace = a_trace(
         [(100 * step, 100 * step + 99.9) for step in range(6)],
@@ -159,17 +162,18 @@ def test_the_gpu_limits_the_step_if_the_host_runs_ahead(kernel_ms: float, expect
 def test_gpu_work_that_ends_after_its_step_still_counts_for_the_step() -> None:
     times = step_times(running_ahead(5))
     assert ms(times.completion_ns[0] - START_NS) == [23, 43, 63, 83]
-    assert ms(times.device_interval_ns[0]) == [23, 20, 20, 20]  # the first step: from its own start on the host
+    assert ms(times.device_interval_ns[0]) == [23, 20, 20, 20]  # the first step begins with its own start on the host
     assert ms(times.gpu_time_ns) == [20, 20, 20, 20]
 
 
 def test_the_host_time_of_a_step_includes_the_time_since_the_previous_step() -> None:
     times = step_times(a_trace([(0, 8), (10, 18), (20, 29)]))
-    assert ms(times.host_interval_ns) == [8, 10, 11]  # the first: its own span; 18 - 8; 29 - 18
+    # The first step has its own duration. The other steps last from the previous end to their own end.
+    assert ms(times.host_interval_ns) == [8, 10, 11]
 
 
 def test_a_step_never_completes_before_the_previous_step() -> None:
-    """A side stream still processes work of step 0 when the work of step 1 is complete."""
+    """GIVEN a side stream that still runs work of step 0 when the work of step 1 has ended THEN both steps end together."""
     times = step_times(a_trace([(0, 10), (10, 20), (20, 30)], [Work(1, 2, 25, 20), Work(11, 12, 14), Work(21, 26, 29)]))
     assert ms(times.completion_ns[0] - START_NS) == [25, 25, 29]
     assert ms(times.device_interval_ns[0]) == [25, 0, 4]
@@ -177,23 +181,24 @@ def test_a_step_never_completes_before_the_previous_step() -> None:
 
 
 def test_the_first_step_on_the_gpu_starts_when_earlier_work_ends() -> None:
-    backlog = Work(None, 0, 6)  # before the first work with a known launch: launched before the recording began
+    backlog = Work(None, 0, 6)  # work before the first known launch was launched before the recording began
     times = step_times(a_trace([(0, 10), (10, 20)], [backlog, Work(1, 6, 9), Work(11, 12, 19)]))
     assert ms(times.device_interval_ns[0]) == [3, 10]
     assert ms(times.gpu_time_ns) == [3, 7]
 
 
 def test_a_kernel_without_a_launch_call_belongs_to_the_step_in_which_it_starts() -> None:
-    later = Work(None, 13, 15)  # after work of the same stream whose launch is known: not the backlog
-    lost = [Work(None, 14, 17, stream=20), Work(None, 24, 25, stream=20)]  # a stream without any known launch
+    later = Work(None, 13, 15)  # work after a known launch on its stream was launched during the recording
+    lost = [Work(None, 14, 17, stream=20), Work(None, 24, 25, stream=20)]  # no launch on this stream is known
     times = step_times(a_trace([(0, 10), (10, 20), (20, 30)], [Work(1, 2, 3), later, *lost]))
-    assert ms(times.gpu_time_ns) == [1, 4, 1]  # 13..17 in step 1
+    assert ms(times.gpu_time_ns) == [1, 4, 1]  # the GPU works from 13 to 17 ms in step 1
 
 
 
 @pytest.mark.parametrize(("earlier_ms", "reported_ms"), [(15, 15), (14, None)])
 def test_much_work_from_before_the_recording_is_reported(earlier_ms: int, reported_ms: int | None) -> None:
-    """15 ms of a 100 ms step are MUCH_SPREAD of the step."""
+    """GIVEN a step of 100 ms WHEN work launched before the recording takes 15 ms of the step, the share MUCH_SPREAD THEN the
+    summary reports this work."""
     step = a_trace([(0, 100)], [Work(None, -5, earlier_ms), Work(50, 60, 90)])
     assert summarize(step).earlier_work_ns == (None if reported_ms is None else reported_ms * MS)
 
@@ -224,15 +229,15 @@ def test_the_slowest_gpu_with_work_in_every_step_determines_the_step_time() -> N
     steps = [(10 * step, 10 * step + 10) for step in range(3)]
     work = [Work(10 * step + 1, 10 * step + 2, 10 * step + 4, device=0) for step in range(3)]
     work += [Work(10 * step + 1, 2 + 12 * step, 2 + 12 * step + 12, device=1) for step in range(3)]
-    work += [Work(1, 2, 3, device=2), Work(21, 22, 90, device=2)]  # in two of three steps only
+    work += [Work(1, 2, 3, device=2), Work(21, 22, 90, device=2)]  # device 2 works in only two of three steps
     of = pace(a_trace(steps, sorted(work, key=lambda one: one.device), devices=(0, 0, 0)))
     assert of is not None
     assert (of.device, of.device_ns, of.host_ns, of.limit) == (1, 12 * MS, 10 * MS, "device")
 
 
 def test_the_host_runs_ahead_only_if_gpu_work_is_almost_always_queued() -> None:
-    """The host needs 10 ms per step and the device 11 ms. In one trace the next kernel is launched while the last one runs. In
-    the other, the device has no work for 5 of 11 ms."""
+    """GIVEN steps of 10 ms on the host and 11 ms on the GPU WHEN each kernel is launched while the previous kernel runs THEN
+    the GPU limits the pace. WHEN the GPU has no work for 5 of 11 ms THEN the host limits the pace."""
     steps = [(10 * step, 10 * step + 10) for step in range(4)]
     queued = [Work(10 * step, 11 * step + 5, 11 * step + 11) for step in range(4)]
     idle = [Work(11 * step + 5, 11 * step + 5, 11 * step + 11) for step in range(4)]
@@ -245,7 +250,8 @@ def test_the_host_runs_ahead_only_if_gpu_work_is_almost_always_queued() -> None:
 
 @pytest.mark.parametrize(("slow_ms", "mean_ns"), [(14, None), (16, 14 * MS)])
 def test_three_step_times_vary_a_lot_if_their_mean_differs_from_their_median(slow_ms: int, mean_ns: int | None) -> None:
-    """GIVEN steps of 13, 13 and `slow_ms` ms WHEN the mean is 13.33 or 14 ms THEN the second is 8 % above the median."""
+    """GIVEN steps of 13, 13 and `slow_ms` ms WHEN the mean is 14 ms, 8 % above the median THEN the step times vary a lot. With
+    a mean of 13.33 ms, they do not."""
     of = pace(a_trace([(0, 13), (13, 26), (26, 26 + slow_ms)]))
     assert of is not None and of.pace_ns == 13 * MS
     assert (None if of.mean is None else of.mean.pace_ns) == mean_ns
@@ -272,7 +278,8 @@ def test_the_slowest_of_several_ranks_determines_the_step_time() -> None:
 
 
 def test_the_gpu_limits_the_step_if_the_host_waits_for_it() -> None:
-    """Both intervals are 10 ms; the GPU is busy for 9.5 of them in one trace and for 3 in the other."""
+    """GIVEN steps of 10 ms on both host and GPU WHEN the GPU is busy for 9.5 ms of a step THEN the GPU limits the step. WHEN
+    the GPU is busy for 3 ms THEN the host does."""
     busy = a_trace([(0, 10), (10, 20), (20, 30)], [Work(t + 0.1, t + 0.2, t + 9.7) for t in (0, 10, 20)])
     idle = a_trace([(0, 10), (10, 20), (20, 30)], [Work(t + 6.6, t + 6.7, t + 9.7) for t in (0, 10, 20)])
     found = [pace(trace) for trace in (busy, idle)]
@@ -281,8 +288,8 @@ def test_the_gpu_limits_the_step_if_the_host_waits_for_it() -> None:
 
 
 def test_overlapping_work_of_two_streams_is_counted_once_as_busy() -> None:
-    """Each step launches 6 ms on stream 7, then 4.5 ms on stream 8, which overlaps with the next step for 1 ms. A step's work
-    takes 10.5 ms at a pace of 10 ms. The device is idle for 0.5 ms of each step, so it is busy for 95 %."""
+    """GIVEN kernels of 6 ms on stream 7 and of 4.5 ms on stream 8 in each step of 10 ms WHEN 1 ms overlaps with the next step
+    THEN the GPU is busy for 95 % of the time. The work of a step takes 10.5 ms."""
     work = [one for t in (0, 10, 20) for one in (Work(t + 0.1, t + 0.2, t + 6.2), Work(t + 0.2, t + 6.7, t + 11.2, stream=8))]
     of = pace(a_trace([(0, 10), (10, 20), (20, 30)], work))
     assert of is not None
@@ -291,8 +298,8 @@ def test_overlapping_work_of_two_streams_is_counted_once_as_busy() -> None:
 
 
 def test_waits_for_data_count_only_if_no_work_is_queued() -> None:
-    """Each step waits 4 ms for data. The device has no work by then. In the second trace, its queue lasts for 3 ms of
-    the wait."""
+    """GIVEN steps that wait 4 ms for data WHEN the GPU has no queued work THEN all 4 ms count. WHEN queued work runs for 3 ms
+    of the wait THEN 1 ms counts."""
     steps = [(0, 10), (10, 20), (20, 30)]
     waits = [(step, 10 * step, 10 * step + 4) for step in range(3)]
     done = a_trace(steps, [Work(t + 5, t + 5, t + 9) for t in (0, 10, 20)], loader=waits)
@@ -309,7 +316,8 @@ def test_queued_work_hides_a_wait_for_data() -> None:
 
 
 def test_cuda_events_show_when_the_gpu_ended_a_step_if_there_are_no_kernels() -> None:
-    """Clean steps of `trace record` take 2 ms on the host and, according to the events of their phases, 5 ms on the device."""
+    """GIVEN clean steps of `trace record` that take 2 ms on the host WHEN the CUDA events of their phases are 5 ms apart THEN
+    the GPU limits the step to 5 ms."""
     trace = a_trace([(0, 2), (2, 4), (4, 6)], grain="phase")
     trace.phases = Phases.of(
         step=[0, 1, 2],
@@ -327,7 +335,8 @@ def test_cuda_events_show_when_the_gpu_ended_a_step_if_there_are_no_kernels() ->
 
 
 def test_steps_without_host_time_last_as_long_as_their_gpu_time() -> None:
-    """An estimate without host time: all three steps are at 0 on the host, and the device needs 5 ms for each."""
+    """GIVEN an estimate in which all three steps begin and end at 0 on the host WHEN the GPU needs 5 ms per step THEN a step
+    takes 5 ms."""
     trace = a_trace([(0, 0)] * 3, [Work(0, 5 * step, 5 * step + 5) for step in range(3)])
     trace.phases = Phases.of(
         step=[0, 1, 2],
@@ -343,7 +352,7 @@ def test_steps_without_host_time_last_as_long_as_their_gpu_time() -> None:
 
 
 def test_cuda_events_show_how_long_the_gpu_works_during_a_wait_for_data() -> None:
-    """The loader phase of step 1 lasts from 10 to 14; all work launched before it has ended at 13."""
+    """GIVEN a wait for data from 10 to 14 ms WHEN the earlier work ends at 13 ms on the GPU THEN 1 ms of the wait counts."""
     trace = a_trace([(0, 10), (10, 20)], grain="phase")
     loader, forward = trace.strings.add("loader"), trace.strings.add("forward")
     trace.phases = Phases.of(
@@ -377,11 +386,12 @@ def test_nonconsecutive_steps_are_measured_in_separate_time_windows() -> None:
     work = [Work(1, 2, 9), Work(11, 12, 19), Work(1001, 1002, 1008)]
     window = device_windows(a_trace([(0, 10), (10, 20), (1000, 1010)], work, numbers=[5, 6, 105]))[0]
     assert ms(window.start_ns - START_NS) == [0, 1000]
-    assert ms(window.end_ns - START_NS) == [20, 1010]  # the host of either run ends after its last kernel
+    assert ms(window.end_ns - START_NS) == [20, 1010]  # in both windows, the host ends after its last kernel
 
 
 def test_gpu_work_launched_before_the_recording_counts_as_busy_but_belongs_to_no_step() -> None:
-    """A step of 20 ms has 8 ms of work launched before the recording and 11 ms of its own: 19 of 20 ms are busy."""
+    """GIVEN a step of 20 ms with 11 ms of GPU work WHEN work launched before the recording takes another 8 ms THEN the GPU is
+    busy for 95 % of the step."""
     trace = a_trace([(0, 20)], [Work(None, -2, 8), Work(1, 8, 19)])
     of, window = pace(trace), device_windows(trace)[0]
     assert of is not None and (of.gpu_time_ns, of.busy_share, of.limit) == (11 * MS, 0.95, "device")
@@ -396,8 +406,8 @@ def test_a_gpu_with_a_constant_lag_does_not_fall_behind() -> None:
 
 
 def test_the_next_step_excludes_host_work_at_the_end_of_a_warm_up_step() -> None:
-    """GIVEN a warm-up step in which the host works for 5 s after the GPU, and steps of 10 ms THEN the GPU takes 10 ms per step,
-    also on average."""
+    """GIVEN a warm-up step in which the host works for 5 s after the GPU WHEN the other steps take 10 ms THEN the step time on
+    the GPU is 10 ms, also on average."""
     steps = [(0, 5010), (5010, 5020), (5020, 5030), (5030, 5040)]
     work = [Work(start, start + 1, start + 10) for start, _ in steps]
     kinds = [StepKind.WARMUP, *[StepKind.STEADY] * 3]
@@ -407,9 +417,9 @@ def test_the_next_step_excludes_host_work_at_the_end_of_a_warm_up_step() -> None
 
 @pytest.mark.parametrize(("host_ms", "expected"), [(8, 10), (16, 13)], ids=["queued", "waiting"])
 def test_the_first_steps_gpu_time_is_ignored_if_later_steps_have_queued_work(host_ms: float, expected: float) -> None:
-    """GIVEN two steps in which the GPU works for 10 ms, the first time from 4 to 14 ms WHEN the second launch is queued before
-    the GPU has ended the first step THEN only the 10 ms of the second step count. WHEN the GPU waits from 14 to 16 ms for the
-    second launch THEN both steps count: 14 and 12 ms. Another GPU works only in the first step."""
+    """GIVEN two steps in which the GPU works for 10 ms WHEN the second launch is queued before the GPU ends the first step THEN
+    only the second step counts. WHEN the GPU waits from 14 to 16 ms for the second launch THEN both steps count, with 14 and 12
+    ms. A second GPU works only in the first step."""
     begin = max(host_ms, 14)
     work = [Work(1, 2, 3, device=1), Work(3, 4, 14), Work(host_ms, begin, begin + 10)]
     trace = a_trace([(0, host_ms), (host_ms, 2 * host_ms)], work, devices=(0, 0))
@@ -437,14 +447,15 @@ def test_a_gpu_falls_behind_if_its_lag_grows_in_three_of_four_steps(completed: l
 
 @pytest.mark.parametrize(("host_ms", "falls_behind_us"), [(9.9, 0), (9.899, 101)])
 def test_a_gpu_falls_behind_by_more_than_a_hundredth_of_the_step(host_ms: float, falls_behind_us: int) -> None:
-    """GIVEN steps of 10 ms on the GPU."""
+    """GIVEN steps of 10 ms on the GPU WHEN a step is shorter on the host by more than 0.1 ms THEN the GPU falls behind."""
     work = [Work(host_ms * step + 1, 10 * step + 1, 10 * step + 11) for step in range(5)]
     of = pace(a_trace([(host_ms * step, host_ms * (step + 1)) for step in range(5)], work))
     assert of is not None and (of.pace_ns, of.falls_behind_ns) == (10 * MS, falls_behind_us * 1000)
 
 
 def test_the_step_time_is_the_host_time_or_gpu_time_that_limits_it() -> None:
-    """The GPU works 4 ms per step, and the host takes 2 ms. The steps of rank 1 have no work."""
+    """GIVEN steps of 2 ms on the host and 4 ms on the GPU THEN the step time is the GPU time. The steps of rank 1 have no GPU
+    work, so their step time is the host time."""
     ahead = running_ahead(1)
     assert ms(pace_intervals(ahead)) == ms(step_times(ahead).device_interval_ns[0]) == [7, 4, 4, 4]
     work = [Work(2 * step + 0.5, 3 + 4 * step, 7 + 4 * step) for step in range(4)]
@@ -455,7 +466,8 @@ def test_the_step_time_is_the_host_time_or_gpu_time_that_limits_it() -> None:
 
 
 def test_a_gpu_that_finishes_before_the_host_does_not_fall_behind() -> None:
-    """The kernel of each step ends 60, 40, 20 and 10 ms before the host ends the step."""
+    """GIVEN steps whose kernels end before the host ends the step WHEN the kernels end later in each step THEN the GPU does not
+    fall behind."""
     steps = [(0, 100), (100, 200), (200, 300), (300, 400)]
     of = pace(a_trace(steps, [Work(1, 2, 40), Work(101, 102, 160), Work(201, 202, 280), Work(301, 302, 390)]))
     assert of is not None and of.falls_behind_ns == 0
@@ -467,8 +479,8 @@ def test_a_trace_without_steps_has_no_step_times() -> None:
 
 
 def test_the_bottleneck_of_varying_steps_comes_from_the_mean_step() -> None:
-    """GIVEN steps of 10, 10, 10, 30 and 30 ms, in which the GPU works for 9 ms and the long steps wait 20 ms for data WHEN the
-    limit is found THEN it is "data": the GPU fills 90 % of the median step, but 9 of the mean 18 ms, and 8 ms are waits."""
+    """GIVEN steps of 10, 10, 10, 30 and 30 ms, of which the long steps wait 20 ms for data WHEN the GPU works for 9 ms of each
+    step THEN data is the bottleneck. The GPU works for 90 % of the median step, but for 9 ms of the mean step of 18 ms."""
     begins = [0, 10, 20, 30, 60, 90]
     steps = list(pairwise(begins))
     work = [Work(end - 10, end - 9.5, end - 0.5) for _, end in steps]
@@ -477,7 +489,7 @@ def test_the_bottleneck_of_varying_steps_comes_from_the_mean_step() -> None:
     assert of is not None and (of.pace_ns, of.limit, of.busy_share) == (10 * MS, "device", 0.9)
     assert of.mean == MeanStep(18 * MS, "host", 0.5, 10 * MS)
     assert bottleneck(of, idle_times(trace)) == PaceLimit("data", 8 * MS, 8 / 18)
-    # WHEN a second GPU works for 1 ms per step THEN the mean step has the share of the first
+    # WHEN a second GPU works for 1 ms per step THEN the mean step has the busy share of the first GPU
     second = [Work(end - 10, end - 9.5, end - 8.5, device=1) for _, end in steps]
     both = pace(a_trace(steps, [*work, *second], devices=(0, 0), loader=[(3, 30, 50), (4, 60, 80)]))
     assert both is not None and both.mean is not None and (both.busy_share, both.mean.busy_share) == (0.9, 0.5)
@@ -487,7 +499,8 @@ def test_the_bottleneck_of_varying_steps_comes_from_the_mean_step() -> None:
 
 
 def test_a_lag_that_grows_in_few_steps_does_not_mean_falling_behind() -> None:
-    """GIVEN steps of 10 ms WHEN the device ends them 1, 4 and 4.01 ms late THEN only one of two growths counts."""
+    """GIVEN steps of 10 ms WHEN the GPU ends them 1, 4 and 4.01 ms late THEN the GPU does not fall behind. The second growth of
+    the lag, 0.01 ms, is too small to count."""
     late = [Work(10 * step, 10 * step, 10 * step + 10 + lag) for step, lag in enumerate((1, 4, 4.01))]
     of = pace(a_trace([(0, 10), (10, 20), (20, 30)], late))
     assert of is not None and of.falls_behind_ns == 0
@@ -499,9 +512,10 @@ def test_a_gpu_with_only_a_kernel_of_zero_duration_is_idle() -> None:
 
 
 def test_a_phase_without_gpu_times_gets_the_gpu_end_of_the_previous_phase() -> None:
-    """GIVEN a phase without times on the GPU THEN the GPU becomes free when the phase before it in the same rank has ended."""
+    """GIVEN a phase without GPU times THEN the GPU becomes free when the previous phase of the same rank has ended."""
     trace = a_trace([(0, 10), (0, 10)], ranks=[0, 1], devices=(0, 1))
-    times: list[tuple[int, float, float | None, float | None, float]] = [  # step, host, GPU from, to; and when it is free
+    # Each row: the step, the host start, the GPU start, the GPU end, and the time at which the GPU becomes free.
+    times: list[tuple[int, float, float | None, float | None, float]] = [
         (0, 0, 2, 12, 2),
         (0, 5, None, None, 12),
         (0, 7, None, None, 7),
@@ -521,7 +535,8 @@ def test_a_phase_without_gpu_times_gets_the_gpu_end_of_the_previous_phase() -> N
 
 
 def test_without_launches_gpu_work_belongs_to_the_phase_whose_cuda_events_enclose_it() -> None:
-    """GIVEN a GPU that lags two steps behind, and a copy on another stream that begins before the previous step's work ends."""
+    """GIVEN a GPU that lags two steps behind the host WHEN a copy on another stream begins before the work of the previous step
+    ends THEN the copy belongs to its own step."""
     trace = a_trace(
         [(0, 1), (1, 2), (2, 3)], [Work(None, 0, 9), Work(None, 9, 10), Work(None, 10, 18), Work(None, 18, 27)], grain="phase"
     )
@@ -538,7 +553,7 @@ def test_without_launches_gpu_work_belongs_to_the_phase_whose_cuda_events_enclos
 
 
 def test_a_mean_step_counts_whole_repetitions_of_a_pattern() -> None:
-    """GIVEN 11 steps of 1 ms, except that every fourth step takes 6 ms THEN the mean step takes (3 + 6) / 4 ms, although the
+    """GIVEN 11 steps of 1 ms, except that every fourth step takes 6 ms THEN the step time is (3 + 6) / 4 ms, although the
     recording ends in the middle of the pattern."""
     ends = np.cumsum([1, 1, 1, 6, 1, 1, 1, 6, 1, 1, 1]).tolist()
     of = pace(a_trace(list(pairwise([0, *ends]))))
@@ -546,8 +561,8 @@ def test_a_mean_step_counts_whole_repetitions_of_a_pattern() -> None:
 
 
 def test_the_slow_first_batch_of_inference_is_left_out_of_step_time_and_idle_time() -> None:
-    """GIVEN batches without gradients of 6, 3, 3 and 3 ms, in which the GPU works for 2 ms THEN the GPU is busy for 2 of 3
-    ms."""
+    """GIVEN batches without gradients of 6, 3, 3 and 3 ms WHEN the GPU works for 2 ms of each batch THEN the GPU is busy for 2
+    of 3 ms."""
     ends = [0, 6, 9, 12, 15]
     work = [Work(start, start, start + 2) for start in ends[:-1]]
     trace = a_trace(list(pairwise(ends)), work, kinds=[StepKind.EVALUATION] * 4)

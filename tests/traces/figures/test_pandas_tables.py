@@ -1,4 +1,4 @@
-"""Tables of a trace as frames of pandas."""
+"""Tests that each table of a trace can be converted to a pandas DataFrame."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def test_a_pandas_frame_contains_the_rows_of_its_table_and_names_as_text() -> No
     names = [trace.strings[index] for index in trace.device.name]
     assert device.name.tolist() == names and set(device.kind) <= {"kernel", "memcpy", "memset", "sync", "annotation"}
     assert np.array_equal(device.end_ns, trace.device.end_ns)
-    # THEN a column that points into another table is that frame's index
+    # THEN a column that refers to another table contains the index of that table's frame
     host = traces.to_pandas(trace, "host")
     launched = device.dropna(subset="launch").iloc[0]
     assert host.loc[launched.launch, "start_ns"] == trace.host.start_ns[launched.launch]
-    # THEN what is absent is missing
+    # THEN absent values are missing values in pandas
     assert device.launch.isna().sum() == (trace.device.launch == traces.NONE).sum()
     assert device.bytes.isna().tolist() == (trace.device.bytes == traces.NONE).tolist()
     assert (device.dtypes["bytes"], device.dtypes["start_ns"]) == ("Int64", "int64")

@@ -1,4 +1,4 @@
-"""Waits of the host in each phase, and medians of phases."""
+"""Tests how long the host waits in each phase, and the median times of phases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from traces.model.trace import NONE, Device, Steps, Thread, Trace
 
 
 def _two_ranks() -> Trace:
-    """Of two ranks with two steps each, only rank 0 waits: for the copy in h2d, from 27 to 30 us of its first step."""
+    """Return a trace of two ranks with two steps each, in which only rank 0 waits: for a copy, in the first step, from 27 to 30
+    us."""
     trace = training(steps=4)
     trace.devices.append(Device(1, 0, "GPU"))
     trace.threads.append(Thread(1, 100, "main", "main"))

@@ -1,4 +1,4 @@
-"""The sentences that describe problems of a recording, and the severity of the problems."""
+"""Tests the sentences that describe problems of a recording, and the severity of each problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares all figures of a few recordings with readable golden files. The analyses have files of their own."""
+"""Compares all figures of a few recordings with readable golden files. The analyses have separate golden files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def figures(trace: Trace) -> str:
 
 
 def mixed() -> Trace:
-    """Steps of four kinds on the profiler's and the clean pace, some of which wait for data."""
+    """Return a trace with steps of five kinds, at the pace of profiled and of clean steps. Some steps wait for data."""
     trace = training(steps=10, jitter_us=(0, 4, 1), loader_us=45)
     kinds = {StepKind.WARMUP: 1, StepKind.STEADY: 5, StepKind.PROFILED: 2, StepKind.EVALUATION: 1, StepKind.INCOMPLETE: 1}
     trace.steps.kind[:] = [kind for kind, count in kinds.items() for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Medians, periods, means and noise of step times, worked out by hand."""
+"""Tests the medians, periods, means and noise of step times, with values worked out by hand."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ MS = 1_000_000
 @pytest.mark.parametrize(
     ("times", "period", "middle", "noise"),
     [
-        ([2, 6, 2, 6, 2, 6, 2], 2, 4, 0.0),  # the median would be 2 ms, and 6 ms with one step more at the begin
+        ([2, 6, 2, 6, 2, 6, 2], 2, 4, 0.0),  # the median would be 2 ms, or 6 ms with one more step at the start
         ([6, 2, 6, 2, 6, 2, 6], 2, 4, 0.0),
-        ([1, 1, 1, 5] * 2, 4, 2, 0.0),  # an update after every fourth batch
-        ([2, 6, 2, 6, 2], 1, 2, 1.0),  # three pairs are too few
-        ([2, 2, 2, 2, 60, 2, 2, 2, 2, 2], 1, 2, 0.0),  # one slow step
-        ([2] * 11 + [60] + [2] * 8, 1, 2, 0.0),  # nine steps earlier and later are alike in nine of ten pairs, too
-        (([2] * 7 + [60, 2, 2]) * 2, 10, 7.8, 0.0),  # a slow step in ten
-        ([2] * 12 + [60] + [2] * 5 + [60] + [2] * 22, 1, 2, 0.0),  # two slow steps without a period
-        ([1, 1, 1, 5] * 7 + [1, 1, 40, 5] + [1, 1, 1, 5], 4, 2, 0.0),  # most changes repeat
-        ([10, 10, 11, 10, 11, 10, 11, 10], 1, 10, 0.05),  # steps that hardly differ
-        ([2, 9, 4, 7, 3, 8, 5, 6], 1, 5.5, 3.5 / 2 / 5.5),  # irregular
+        ([1, 1, 1, 5] * 2, 4, 2, 0.0),  # the optimizer runs after every fourth batch
+        ([2, 6, 2, 6, 2], 1, 2, 1.0),  # three repeated pairs are too few for a period
+        ([2, 2, 2, 2, 60, 2, 2, 2, 2, 2], 1, 2, 0.0),  # a single slow step is no period
+        ([2] * 11 + [60] + [2] * 8, 1, 2, 0.0),  # one slow step is no period, although nine of ten pairs are equal
+        (([2] * 7 + [60, 2, 2]) * 2, 10, 7.8, 0.0),  # every tenth step is slow
+        ([2] * 12 + [60] + [2] * 5 + [60] + [2] * 22, 1, 2, 0.0),  # two slow steps at irregular places are no period
+        ([1, 1, 1, 5] * 7 + [1, 1, 40, 5] + [1, 1, 1, 5], 4, 2, 0.0),  # most changes repeat after four steps
+        ([10, 10, 11, 10, 11, 10, 11, 10], 1, 10, 0.05),  # the steps hardly differ
+        ([2, 9, 4, 7, 3, 8, 5, 6], 1, 5.5, 3.5 / 2 / 5.5),  # the times are irregular
     ],
 )
 def test_step_times_that_change_periodically_are_averaged_over_one_period(
@@ -49,12 +49,13 @@ def test_step_times_that_change_periodically_are_averaged_over_one_period(
 
 def test_a_mean_is_computed_over_each_period_of_step_times() -> None:
     assert means_of_periods(np.array([2, 6, 4, 8]), 2).tolist() == [4, 5, 6]
-    assert means_of_periods(np.array([2, 6]), 3).tolist() == [2, 6]  # less than a turn
+    assert means_of_periods(np.array([2, 6]), 3).tolist() == [2, 6]  # there are fewer steps than in one period
     assert means_of_periods(np.array([2, 6]), 2).tolist() == [4]
 
 
 def test_the_mean_over_a_period_does_not_depend_on_the_number_of_steps() -> None:
-    """Steps of 2 and 6 ms in turn, seven and eight of them: 4 ms in both. Only longer long steps make the pace longer."""
+    """GIVEN steps of 2 and 6 ms in turn THEN the mean is 4 ms for seven steps and for eight steps. Only longer steps change the
+    mean."""
     one, two, slow = (np.array(times) * 1_000_000 for times in ([2, 6] * 3 + [2], [6, 2] * 4, [9, 2] * 4))
 
     def compared(other: Column) -> Spread:
@@ -64,8 +65,8 @@ def test_the_mean_over_a_period_does_not_depend_on_the_number_of_steps() -> None
 
 
 def test_mean_steps_are_compared_if_the_steps_of_both_traces_vary_a_lot() -> None:
-    """Steps of 8, 8, 8, 23 and 23 ms have a median of 8 ms, those of 6, 10, 18, 18 and 18 ms one of 18 ms. Both means are
-    14 ms. Half the interquartile ranges are 7.5 of 8 ms and 4 of 18 ms."""
+    """GIVEN a trace with steps of 8 and 23 ms and a trace with steps of 6 to 18 ms WHEN both traces vary a lot THEN their
+    means, 14 ms, are compared. The medians are 8 and 18 ms. Half the interquartile ranges are 7.5 and 4 ms."""
     short, long, steady = (np.array(times) * MS for times in ([8, 8, 8, 23, 23], [6, 10, 18, 18, 18], [14] * 4))
 
     def compared(a: Column, b: Column) -> Spread:
@@ -74,13 +75,13 @@ def test_mean_steps_are_compared_if_the_steps_of_both_traces_vary_a_lot() -> Non
     of = compared(short, long)
     assert (of.recorded_median_ns, of.replayed_median_ns) == (8 * MS, 18 * MS)
     assert (of.recorded_ns, of.replayed_ns, of.error, of.has_means) == (14 * MS, 14 * MS, 0.0, True)
-    # The medians are compared if only one of the traces varies: 14 ms against 8 ms, and 18 ms against 14 ms.
+    # If only one of the traces varies, medians are compared: 8 ms with 14 ms, and 14 ms with 18 ms.
     assert (compared(short, steady).error, compared(steady, long).error) == pytest.approx((6 / 8, 4 / 14))
     assert compared(short, long * 2).error == 1.0
-    # The 75th percentile is 23 ms. A step of 229 ms counts, but a step of 230 ms is left out.
+    # A step of ten times the 75th percentile (230 ms) is left out of the mean, but a step of 229 ms counts.
     assert compared(np.append(short, 230 * MS), long).recorded_ns == 14 * MS
     assert compared(np.append(short, 229 * MS), long).recorded_ns == round(299 * MS / 6)
-    # One slow step of five does not change the quartiles. Three steps are too few.
+    # One slow step of five does not change the quartiles. Three steps are too few to compare means.
     one_slow = compared(steady, np.array([14, 14, 14, 14, 84]) * MS)
     assert (one_slow.error, one_slow.has_means, one_slow.replayed_ns) == (0.0, False, 14 * MS)
     assert compared(steady, np.array([14, 14, 84]) * MS).error == 0.0
@@ -97,7 +98,7 @@ def test_the_period_of_step_times_equals_that_of_the_oracle(values: list[int]) -
     ("times", "count"), [([20, 10, 10, 10], 1), ([19, 10, 10, 10], 0), ([90, 80, 10], 1), ([90], 0), ([], 0)]
 )
 def test_slow_first_steps_take_at_least_twice_the_median_of_the_later_steps(times: list[int], count: int) -> None:
-    """At least two steps are not slow."""
+    """The last two steps of a run never count as slow."""
     assert slow_starts(np.array(times)) == count
 
 
@@ -120,10 +121,10 @@ def test_step_times_repeat_if_they_differ_by_at_most_5_percent_of_their_mean(tim
 
 
 def test_if_either_trace_is_periodic_both_are_averaged_over_that_period() -> None:
-    """Steps of 2 and 6 ms in turn, seven of them, are as long as eight steps of 4 ms."""
+    """GIVEN a trace with steps of 2 and 6 ms in turn WHEN it is compared with steps of 4 ms THEN the step times are equal."""
     varying, steady = np.array([2, 6] * 3 + [2]) * MS, np.array([4] * 8) * MS
     for one, other in ((varying, steady), (steady, varying)):
         assert spread(np.arange(len(one)), one, np.arange(len(other)), other, np.arange(len(one))).error == 0.0
-    # AND a slow step of the other trace does not count. Its 75th percentile is 4 ms.
+    # WHEN the trace without a period has one slow step of 40 ms THEN this step does not count.
     slow = np.array([4, 4, 4, 40, 4, 4, 4]) * MS
     assert spread(np.arange(8), np.tile(varying[:2], 4), np.arange(7), slow, np.arange(8)).error == 0.0

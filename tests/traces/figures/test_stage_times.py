@@ -1,4 +1,4 @@
-"""Times of the nn.DataParallel stages of two traces, side by side."""
+"""Tests that the times of the nn.DataParallel stages of two traces are listed side by side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_stages_are_listed_in_order_of_first_occurrence() -> None:
     replayed.parts.device_end_ns[replayed.parts.name == replayed.strings.find("gather")] = NONE
     steps = np.arange(1, 4)
     found = stage_errors(recorded, steps, replayed, steps)
-    # A stage on several GPUs has a row for each. Each ends on the device 1 or 2 us after the host.
+    # A stage on several GPUs has a row for each GPU. On the GPU, each stage ends 1 or 2 us later than on the host.
     both = ["replicate", "parallel_apply (cuda:0)", "parallel_apply (cuda:1)", "gather"]
     assert list(found) == ["scatter", *both]
     assert list(stage_errors(replayed, steps, recorded, steps)) == ["replicate", "scatter", *both[1:]]

@@ -1,4 +1,4 @@
-"""The rise of memory within a step."""
+"""Tests how much the memory use rises within a step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from traces.model.trace import Device, MemoryEvents, StepKind, Trace
 
 
 def trace_of(*events: tuple[int, int, int], steps: int = 1) -> Trace:
-    """Steps of 100 us from 10 000 us on; `events` are (us from the first step's begin, device, bytes)."""
+    """Return a trace with steps of 100 us. An event is a tuple: us after the start of the first step, device, and bytes."""
     trace = make_recording([("forward", 0, 100)], [], steps=steps)
     trace.devices.append(Device(0, 1, "second", 1 << 30))
     start_ns = int(trace.steps.start_ns[0])
@@ -23,7 +23,7 @@ def trace_of(*events: tuple[int, int, int], steps: int = 1) -> Trace:
 
 
 def test_the_memory_rise_of_a_step_counts_from_its_start() -> None:
-    """GIVEN memory held before the step WHEN some of it is freed first THEN the rise is measured from the start of the step,
+    """GIVEN memory allocated before the step WHEN some of it is freed first THEN the rise counts from the start of the step,
     not from the lowest point."""
     assert step_rises(trace_of((-5, 0, 1000), (10, 0, -600), (20, 0, 900), (30, 0, -100))) == {0: 300}
     assert step_rises(trace_of((10, 0, -600), (20, 0, 500))) == {0: 0}

@@ -1,4 +1,4 @@
-"""The figures of `trace info`, also as JSON."""
+"""Tests the figures that `trace info` shows, also as JSON."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_summary_of_a_training_recording_has_the_expected_figures() -> None:
     assert {row.name for row in summary.calls} >= {"aten::conv2d"}
     assert {row.name for row in summary.ops} >= {"aten::cudnn_convolution"}
     assert summary.memory["cuda:0"].peak_allocated_bytes == 3 << 20
-    # 100 us of work from the first step's start to 97 us into the second
+    # The GPU works for 100 us between the start of the first step and 97 us after the start of the second step.
     assert summary.gpus["cuda:0"].idle_share == 0.5
     assert summary.gpus["cuda:0"].idle_share == pytest.approx(1 - summary.busy_shares["cuda:0"])
     assert summary.gpus["cuda:0"].streams == {7: 100 * US}
@@ -69,7 +69,7 @@ def test_empty_traces_and_traces_with_only_phase_times_can_be_summarized() -> No
 
 def test_the_summary_has_the_host_side_figures_of_the_recorder() -> None:
     trace = data_parallel(steps=6)
-    trace.batches.duration_ns[2] = 8 * US  # the wait of the third step, which does not move the medians
+    trace.batches.duration_ns[2] = 8 * US  # the third step waits longer, which does not change the medians
     summary = json.loads(json.dumps(summarize(trace).to_json()))
     assert {kind: told["count"] for kind, told in summary["step_kinds"].items()} == {
         "warmup": 1,
@@ -130,7 +130,7 @@ def test_collective_times_include_only_collectives_with_an_observed_end() -> Non
 
 
 def _indexed(shared_traces: Path) -> dict[str, tuple[int, int, int, float]]:
-    """Kernels, copies and sets, memory events and busy ms of each single-file recording, as its index says."""
+    """Return the numbers of kernels, copies and memory events, and the busy ms of each single-file recording in INDEX.md."""
     rows = {}
     for line in (shared_traces / "INDEX.md").read_text().splitlines():
         if (named := re.match(r"\| `(\w+)` ", line)) and len(cells := line.split("|")) > 11:
@@ -154,7 +154,7 @@ def test_the_summary_mentions_a_gpu_without_a_name() -> None:
 
 
 def test_a_host_only_recording_lists_the_ops_with_the_most_self_time(tmp_path: Path) -> None:
-    """GIVEN a CPU profile with an op of 100 us that calls one of 70 us WHEN it is summarized THEN the inner op comes first"""
+    """GIVEN a CPU profile WHEN an op of 100 us calls an op of 70 us THEN the summary lists the inner op first."""
     of_cpu = [("aten::conv2d", 0, 100), ("aten::mkldnn_convolution", 20, 70), ("aten::relu", 110, 20)]
     events = [
         {"ph": "X", "cat": "cpu_op", "name": name, "ts": start, "dur": lasts, "pid": 1, "tid": 1, "args": {}}
@@ -170,7 +170,7 @@ def test_a_host_only_recording_lists_the_ops_with_the_most_self_time(tmp_path: P
 
 
 def test_a_recording_with_gpu_memory_but_no_kernels_is_not_called_host_only(tmp_path: Path) -> None:
-    """GIVEN memory events of cuda:0 and no kernels WHEN summarized THEN the advice is to record kernels"""
+    """GIVEN memory events of cuda:0 and no kernels WHEN the recording is summarized THEN the text advises recording kernels."""
     place = {"pid": 1, "tid": 1}
     args = {"Device Type": 1, "Device Id": 0, "Bytes": 512, "Addr": 4096, "Total Allocated": 512, "Total Reserved": 1024}
     events = [
@@ -184,6 +184,7 @@ def test_a_recording_with_gpu_memory_but_no_kernels_is_not_called_host_only(tmp_
 
 
 def test_the_repr_of_a_summary_shows_gpu_busy_time_only_for_traces_with_kernels() -> None:
-    """GIVEN 4 steps of 100 us with 5 kernels of 10 us each."""
+    """GIVEN a trace of 4 steps of 100 us, each with 5 kernels of 10 us THEN the repr shows the GPU busy time. Without kernels,
+    it does not."""
     assert repr(summarize(training())).splitlines()[-1] == "  GPU busy 0.200 ms of 0.400 ms"
     assert "GPU busy" not in repr(summarize(phase_grained()))
