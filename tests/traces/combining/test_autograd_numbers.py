@@ -1,4 +1,4 @@
-"""Steps with the ops of a numbered step get its numbers; others stay without."""
+"""Tests that a step without autograd sequence numbers gets them from a step with the same ops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ FORWARD, BACKWARD = ("conv", "relu"), ("relu_backward", "conv_backward")
 
 
 def _trace(*steps: tuple[str, ...]) -> Trace:
-    """Return steps with these ops of 10 ns. Only the first step has sequence numbers, in its forward and its backward pass."""
+    """Return steps with the given ops of 10 ns. Only the first step has sequence numbers, in its forward and its backward
+    pass."""
     strings, names = Strings(), [name for ops in steps for name in ops]
     count = len(names)
     sequence, forward = np.full(count, NONE), np.full(count, NONE)
@@ -38,9 +39,9 @@ def _trace(*steps: tuple[str, ...]) -> Trace:
 def test_autograd_sequence_numbers_of_equal_steps_are_different() -> None:
     alike = FORWARD + BACKWARD
     trace = with_node_numbers(_trace(alike, alike, (*FORWARD, "item", *BACKWARD), alike))
-    # THEN each op of backward belongs to the forward op of its own step; of another program's step nothing is said
+    # THEN each backward op belongs to the forward op of its own step. A step with different ops gets no sequence numbers.
     assert forward_ops(trace).tolist() == [NONE, NONE, 1, 0, NONE, NONE, 5, 4, *[NONE] * 5, NONE, NONE, 14, 13]
-    assert trace.host.sequence.tolist()[-4:] == [7 + 3 * 9, 8 + 3 * 9, 8 + 3 * 9, 7 + 3 * 9]  # step 3; the largest number is 8
+    assert trace.host.sequence.tolist()[-4:] == [7 + 3 * 9, 8 + 3 * 9, 8 + 3 * 9, 7 + 3 * 9]  # the largest number is 8
 
 
 @pytest.mark.parametrize("no_thread", [NONE, 0])
@@ -51,28 +52,29 @@ def test_a_trace_without_sequence_numbers_is_unchanged(no_thread: int) -> None:
 
 
 def test_an_op_outside_of_all_steps_gets_no_sequence_number() -> None:
-    """GIVEN a gap between two equal steps, with an op that starts when the first step ends THEN the op does not belong to a
+    """GIVEN a gap between two equal steps WHEN an op starts exactly at the end of the first step THEN the op belongs to no
     step."""
     alike = FORWARD + BACKWARD
     trace = _trace(alike, ("item",), alike)
     trace.steps = trace.steps.take([0, 2])
     assert forward_ops(with_node_numbers(trace)).tolist() == [NONE, NONE, 1, 0, NONE, NONE, NONE, 6, 5]
-    # AND the same holds for ops before the first step
+    # WHEN an op starts before the first step THEN it belongs to no step either
     trace = _trace(("item",), alike, alike)
     trace.host.sequence[:], trace.host.forward_thread[:] = NONE, NONE
     trace.host.sequence[1:5], trace.host.forward_thread[3:5] = [7, 8, 8, 7], 1
     trace.steps = trace.steps.take([1, 2])
     numbered = with_node_numbers(trace)
     assert forward_ops(numbered).tolist() == [NONE, NONE, NONE, 2, 1, NONE, NONE, 6, 5]
-    # numbers of the second step are above all recorded numbers, of which 8 is the largest
+    # The numbers of the second step are larger than 8, the largest recorded number.
     assert numbered.host.sequence.tolist() == [NONE, 7, 8, 8, 7, 7 + 9, 8 + 9, 8 + 9, 7 + 9]
 
 
 def test_a_step_without_autograd_threads_gets_sequence_numbers_from_an_equal_step() -> None:
-    """GIVEN two equal steps WHEN the recording has 0 instead of NONE as the second step's threads."""
+    """GIVEN two equal steps WHEN the autograd threads of the second step are recorded as 0 THEN the second step gets sequence
+    numbers."""
     trace = _trace(FORWARD + BACKWARD, FORWARD + BACKWARD)
     trace.host.forward_thread[4:] = 0
     assert forward_ops(with_node_numbers(trace)).tolist() == [NONE, NONE, 1, 0, NONE, NONE, 5, 4]
-    # AND of ops that are not torch's, such as ranges, nothing is said
+    # WHEN the second step contains ranges instead of ops THEN it gets no sequence numbers
     trace.host.kind[4:6] = HostKind.ANNOTATION
     assert with_node_numbers(trace).host.sequence.tolist()[4:] == [NONE] * 4

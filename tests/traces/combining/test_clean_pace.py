@@ -1,4 +1,4 @@
-"""Host times of profiled steps without the profiler."""
+"""Tests how the cost of the profiler is removed from the host times of profiled steps. Times are in ns."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from traces.model.trace import NONE, StepKind
 
 
 def test_the_profiler_cost_of_an_op_is_subtracted_before_and_after_the_op() -> None:
-    """GIVEN a phase of 10 us with ops at 1000..3000, 3200..4000 and 9000..9500, and a cost of 500 ns per op THEN the first op
-    begins at 500. The second follows at the minimum gap of 100, so 400 of its 500 remain and are subtracted from its own 800.
-    """
+    """GIVEN a phase of 10 us with three ops WHEN the profiler costs 500 ns per op THEN each op begins earlier by the cost so
+    far. The gap before the second op cannot shrink below 100 ns. The other 400 ns of its cost are subtracted from its duration
+    of 800 ns."""
     trace = recorded([(StepKind.STEADY, [("forward", 8_500)]), (StepKind.PROFILED, [("forward", 10_000)])])
     zero_ns = 8_500
     add_ops(trace, [(zero_ns + 1000, 2000), (zero_ns + 3200, 800), (zero_ns + 9000, 500)])
@@ -35,15 +35,15 @@ def test_profiled_steps_with_the_same_ops_all_get_the_median_time() -> None:
     clean = (StepKind.STEADY, [("forward", 1000)])
     trace = recorded([clean, *((StepKind.PROFILED, [("forward", took_ns)]) for took_ns in (2000, 1500, 2500, 4000))])
     begins = (trace.steps.start_ns - UNIX_NS).tolist()
-    # ops of the same start and end as the phase, whose cost is nothing here
+    # These ops begin and end with their phases, and the profiler costs nothing in this test.
     add_ops(trace, [(begins[step], 1000) for step in (1, 2, 3, 4, 4)])
     trace.runs[0] = Run(profiler_cost=ProfilerCost(), host_scale={"forward": 0.5})
     assert [clean_phases(trace, step)["forward"] for step in range(1, 5)] == pytest.approx([1000, 1000, 1000, 2000])
 
 
 def test_a_gap_lengthened_by_an_interruption_is_shortened_as_in_other_steps() -> None:
-    """GIVEN phases of 1000 with an op after 200 WHEN the third is interrupted for 9000 before its op THEN all ops begin after
-    200 of 1000."""
+    """GIVEN phases of 1000 ns with an op after 200 ns WHEN the third phase is interrupted for 9000 ns before its op THEN all
+    ops begin after 200 ns."""
     trace = recorded([(StepKind.PROFILED, [("forward", took_ns)]) for took_ns in (1000, 1000, 10_000)])
     begins = (trace.steps.start_ns - UNIX_NS).tolist()
     add_ops(trace, [(begins[step] + after_ns, 100) for step, after_ns in enumerate((200, 200, 9200))])
@@ -54,9 +54,12 @@ def test_a_gap_lengthened_by_an_interruption_is_shortened_as_in_other_steps() ->
 
 
 def test_profiler_cost_is_subtracted_from_median_gaps() -> None:
-    """GIVEN three phases of 16000 with gaps of 4000 before the first op and of 2000, 2000 and 8000, in another order in each
-    phase WHEN an op costs 2000 THEN the median gaps 4000, 2000, 2000 and 2000 are 6400, 3200, 3200 and 3200 of 16000, and
-    4400, 1200, 1200 and 3200 without the three costs."""
+    """GIVEN three phases with the same three ops, but gaps of different lengths WHEN the profiler costs 2000 ns per op THEN the
+    gaps of all phases are the median gaps without this cost.
+
+    The median gaps are 4000, 2000, 2000 and 2000 ns. Scaled to the 16000 ns of a phase, they are 6400, 3200, 3200 and 3200 ns.
+    Without the three costs, they are 4400, 1200, 1200 and 3200 ns.
+    """
     trace = recorded([(StepKind.PROFILED, [("forward", 16_000)])] * 3)
     begins = (trace.steps.start_ns - UNIX_NS).tolist()
     ops_ns = ((4000, 12_000, 14_000), (4000, 6000, 14_000), (4000, 6000, 8000))
@@ -69,8 +72,9 @@ def test_profiler_cost_is_subtracted_from_median_gaps() -> None:
 
 
 def test_profiled_steps_get_the_waits_for_data_of_unprofiled_steps() -> None:
-    """GIVEN clean waits of 100, 300 and 500 WHEN two profiled steps waited 20 and 10 THEN the first, which waited longer, gets
-    the upper quartile, 400, and the second the lower quartile, 200. The loader does not affect the factors of other phases."""
+    """GIVEN clean steps that wait 100, 300 and 500 ns for data WHEN two profiled steps wait 20 and 10 ns THEN the longer wait
+    becomes the upper quartile, 400 ns, and the shorter wait the lower quartile, 200 ns. The waits do not change the factors of
+    other phases."""
     steps: list[Step] = [(StepKind.STEADY, [("loader", ns), ("forward", 100)]) for ns in (300, 100, 500)]
     steps += [(StepKind.PROFILED, [("loader", ns), ("forward", 200)]) for ns in (20, 10)]
     trace = recorded(steps)
@@ -81,8 +85,8 @@ def test_profiled_steps_get_the_waits_for_data_of_unprofiled_steps() -> None:
 
 
 def test_evaluation_steps_have_waits_and_factors_of_their_own() -> None:
-    """GIVEN clean training steps that wait 300 and compute 100, and clean evaluation steps that wait 7 and compute 30 WHEN the
-    profiled steps of training take 20 and 200, and those of evaluation 10 and 120 THEN each kind gets its own clean times."""
+    """GIVEN clean training steps that wait 300 ns and clean evaluation steps that wait 7 ns WHEN steps of both kinds are
+    profiled THEN each kind gets its own clean times."""
     training: Step = (StepKind.STEADY, [("loader", 300), ("forward", 100)])
     evaluation: Step = (StepKind.EVALUATION, [("loader", 7), ("forward", 30)])
     profiled: Step = (StepKind.PROFILED, [("loader", 20), ("forward", 200)])
@@ -98,8 +102,8 @@ def test_evaluation_steps_have_waits_and_factors_of_their_own() -> None:
 
 
 def test_waits_in_unprofiled_steps_include_ops_that_only_the_profiler_recorded() -> None:
-    """GIVEN a wait of 100 in clean steps WHEN ops of 40 x 0.5 come before the wait in the profile THEN 80 are the wait, and
-    "other" is compared without these ops."""
+    """GIVEN a wait of 100 ns in clean steps WHEN the profile shows ops of 40 ns at half the pace before the wait THEN 80 ns
+    remain as the wait. The phase "other" is compared without these ops."""
     clean, profiled = [("other", 10), ("h2d", 50)], [("other", 20), ("h2d", 50), ("other", 40)]
     steps: list[Step] = [(StepKind.STEADY, [*clean, ("loader", 100), ("forward", 300)])] * 2
     trace = recorded([*steps, (StepKind.PROFILED, [*profiled, ("loader", 20), ("forward", 600)])])
@@ -110,8 +114,8 @@ def test_waits_in_unprofiled_steps_include_ops_that_only_the_profiler_recorded()
 
 
 def test_batch_waits_and_other_phases_add_up_to_the_median_step() -> None:
-    """GIVEN clean steps of 200, 400 and 400, with medians of 100 for waiting and 100 for the rest THEN a profiled step waits
-    300."""
+    """GIVEN clean steps of 200, 400 and 400 ns WHEN the median time without the wait is 100 ns THEN a profiled step waits 300
+    ns, so its times add up to the median step."""
     clean = [(100, 100), (100, 300), (300, 100)]
     steps: list[Step] = [(StepKind.STEADY, [("loader", wait), ("forward", rest)]) for wait, rest in clean]
     trace = recorded([*steps, (StepKind.PROFILED, [("loader", 50), ("forward", 500)])])
@@ -122,14 +126,14 @@ def test_batch_waits_and_other_phases_add_up_to_the_median_step() -> None:
 @pytest.mark.parametrize(("long_ns", "own_ns"), [(50_000, 130), (601, 130), (600, 600)])
 @pytest.mark.parametrize("kind", [StepKind.PROFILED, StepKind.EVALUATION])
 def test_an_outlier_among_profiled_phases_gets_a_typical_time(kind: StepKind, long_ns: int, own_ns: int) -> None:
-    """GIVEN clean phases of 100 to 200, and profiled ones of 110, 150 and 130 with other ops WHEN one more takes more than 600
-    THEN it gets the median, 130."""
+    """GIVEN clean phases of 100 to 200 ns and profiled phases of 110, 150 and 130 ns WHEN another profiled phase takes more
+    than 600 ns THEN it gets the median, 130 ns."""
     clean = StepKind.STEADY if kind is StepKind.PROFILED else kind
     times_ns = [110, long_ns, 150, 130]
     trace = recorded([(clean, [("loss", ns)]) for ns in (100, 100, 200)] + [(kind, [("loss", ns)]) for ns in times_ns])
     begins = (trace.steps.start_ns - UNIX_NS).tolist()
     add_ops(trace, [(begins[3 + step] + 10 * op, 5) for step in range(4) for op in range(3)])
-    trace.host.shapes[[3, 6, 7, 9, 10, 11]] = NONE  # 0 to 3 of each step's ops lack shapes
+    trace.host.shapes[[3, 6, 7, 9, 10, 11]] = NONE  # in each step, 0 to 3 ops have no shapes
     trace.runs[0] = Run(profiler_cost=ProfilerCost())
     assert [round(clean_phases(trace, step)["loss"]) for step in range(3, 7)] == [110, own_ns, 150, 130]
 
@@ -137,10 +141,10 @@ def test_an_outlier_among_profiled_phases_gets_a_typical_time(kind: StepKind, lo
 @pytest.mark.parametrize(
     ("clean", "profiled"),
     [
-        ([100, 100, 100], [90, 110, 1000]),  # ten ops may take longer than one or two
+        ([100, 100, 100], [90, 110, 1000]),  # a phase with ten ops may take longer than phases with one or two ops
         ([1, 1, 1], [100, 110, 120]),  # the recorder saw only the end of the clean phases
-        ([100, 100], [100, 5000, 110]),  # two clean phases do not show how much they vary
-        ([100, 5000, 100], [100, 5000, 110]),  # a clean step is as long
+        ([100, 100], [100, 5000, 110]),  # two clean phases are too few to show how much phases vary
+        ([100, 5000, 100], [100, 5000, 110]),  # a clean step is equally long
     ],
 )
 def test_long_profiled_phases_keep_their_times_if_unprofiled_phases_are_equally_long(
@@ -158,7 +162,8 @@ def test_long_profiled_phases_keep_their_times_if_unprofiled_phases_are_equally_
 def test_a_phase_is_compared_alone_if_at_least_a_hundredth_of_it_was_recorded(
     profiled: int, forward: float, loss: float
 ) -> None:
-    """GIVEN clean steps with a loss of 100 WHEN a profiled loss takes more than 10 000 THEN it is compared with the forward."""
+    """GIVEN clean steps with a loss phase of 100 ns WHEN the loss of a profiled step takes more than 10 000 ns THEN loss and
+    forward pass are scaled together."""
     kinds = ((StepKind.STEADY, 100), (StepKind.PROFILED, profiled)) * 2
     trace = recorded([(kind, [("forward", 1000), ("loss", ns)]) for kind, ns in kinds])
     trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
@@ -172,9 +177,9 @@ def test_phases_of_old_recordings_are_scaled_by_the_stored_factors() -> None:
 
 
 def test_stages_of_profiled_steps_get_the_relative_times_of_unprofiled_steps() -> None:
-    """GIVEN clean steps in which scatter begins at 100 and ends at 200 of 1000 ns, and two replicas run from 500 to 900
-    WHEN a profiled step took 2000 ns THEN its scatter, too, begins at 100 and ends at 200, and its replicas, in another order,
-    run from 500 to 900. A moment in the middle of the replicas stays in the middle."""
+    """GIVEN clean steps of 1000 ns in which scatter runs from 100 to 200 ns and two replicas run from 500 to 900 ns WHEN a
+    profiled step takes 2000 ns THEN its stages begin and end at the same times as in clean steps. The order of the replicas
+    does not matter."""
     clean = (StepKind.STEADY, [("forward", 1000)])
     trace = recorded([clean, clean, (StepKind.PROFILED, [("forward", 2000)])])
     for step in (0, 1):
@@ -190,8 +195,8 @@ def test_stages_of_profiled_steps_get_the_relative_times_of_unprofiled_steps() -
 
 
 def test_overlapping_stages_are_not_used_to_divide_a_phase() -> None:
-    """GIVEN stages at 0..200, 200..500 and 499..900, and one that ends after its phase THEN the two that follow each other
-    count."""
+    """GIVEN two stages that follow each other WHEN a third stage overlaps the second, and a fourth ends after the phase THEN
+    only the first two stages divide the phase."""
     trace = recorded([(StepKind.STEADY, [("forward", 1000)])])
     add_stages(trace, 0, [("scatter", 0, 200), ("replicate", 200, 500), ("gather", 499, 900), ("late", 500, 1001)])
     names, moments_ns = _stages(trace, 0)

@@ -1,4 +1,4 @@
-"""Phases of profiled steps, compared with phases of clean steps."""
+"""Tests which phases of profiled steps are compared with which phases of clean steps."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from traces.model.trace import DeviceKind, DeviceSpans, HostKind, StepKind, Trac
 @pytest.mark.parametrize(
     ("forward_ms", "end_ms", "own_ms"),
     [
-        ((2, 2, 2, 5, 5, 5), (5, 10, 15, 20, 25, 30), 2),  # 300, 600 and from then on 900 queued launches
-        ((2, 2, 2, 5, 5, 5), (4.99, 9.98, 14.97, 19.96, 24.95, 29.94), 3.5),  # at most 899: nothing waited
+        ((2, 2, 2, 5, 5, 5), (5, 10, 15, 20, 25, 30), 2),  # from step 2 on, 900 launches are queued
+        ((2, 2, 2, 5, 5, 5), (4.99, 9.98, 14.97, 19.96, 24.95, 29.94), 3.5),  # at most 899 launches are queued: no waits
         ((2, 3, 1, 8), (5, 10, 15, 20), 2.5),  # the last step begins with 900 queued launches and ends with 600
-        ((0, 0, 5, 5, 5), (5, 10, 15, 20, 25), 4),  # always 1000: every step may have waited, so the profiled step decides
-        ((20, 20, 20, 20), (30, 50, 70, 90), 20),  # at most 750: the GPU waits for another rank
+        ((0, 0, 5, 5, 5), (5, 10, 15, 20, 25), 4),  # 1000 launches are always queued, so the profiled step decides
+        ((20, 20, 20, 20), (30, 50, 70, 90), 20),  # at most 750 launches are queued, and the GPU waits for another rank
     ],
 )
 def test_unprofiled_phases_that_may_wait_for_a_full_launch_queue_are_ignored(
     forward_ms: tuple[int, ...], end_ms: tuple[float, ...], own_ms: float
 ) -> None:
-    """GIVEN steps that launch 500 kernels of 10 us, and whose host runs ahead WHEN the queue has 900 launches or more THEN the
-    phase may have waited, and its time is not the host's own. A step of 0 ms is a warm-up step."""
+    """GIVEN steps that launch 500 kernels of 10 us WHEN the host runs ahead and 900 launches are queued THEN the host may have
+    waited for the queue, so the phase is ignored. A step of 0 ms is a warm-up step."""
     count = len(forward_ms)
     steps = [(StepKind.STEADY, [("forward", int(ms * 1e6) + 1)]) for ms in forward_ms]
     trace = recorded([*steps, (StepKind.PROFILED, [("forward", 4_000_000)])])
@@ -55,9 +55,9 @@ def test_unprofiled_phases_that_may_wait_for_a_full_launch_queue_are_ignored(
     ],
 )  # fmt: skip
 def test_a_short_wait_in_a_launch_call_may_be_a_coincidence(call: str, wait_us: int, own_us: int) -> None:
-    """GIVEN a phase of 40 ms in clean steps and of 20 ms in profiled steps, with a call that waited for the GPU WHEN the other
-    phase is as long in both THEN all 40 ms are host time if the call was a launch and waited for at most 0.2 ms, or else all
-    but the wait."""
+    """GIVEN a phase of 40 ms in clean steps and 20 ms in profiled steps WHEN a launch call in the phase waits for the GPU for
+    at most 0.2 ms THEN all 40 ms are host time. A longer wait, or a wait in another call, is no host time. The other phase is
+    equally long in clean and profiled steps."""
     wait_ns = wait_us * 1000
     clean, profiled = [("forward", 40_000_000), ("other", 10_000_000)], [("forward", 20_000_000), ("other", 10_000_000)]
     trace = recorded([(StepKind.STEADY, clean)] * 2 + [(StepKind.PROFILED, profiled)] * 2)
@@ -79,23 +79,23 @@ def test_a_short_wait_in_a_launch_call_may_be_a_coincidence(call: str, wait_us: 
 @pytest.mark.parametrize(
     ("clean", "profiled", "scale"),
     [
-        (  # "other" is compared together with the forward pass: 300 of 300 + 200, then 300 of 700
+        (  # "other" and the forward pass are scaled by 300 / (300 + 200), and the backward pass by 300 / 700.
             [("forward", 300), ("backward", 300)],
             [("forward", 300), ("other", 200), ("backward", 700)],
             {"forward": 0.6, "other": 0.6, "backward": 3 / 7},
         ),
-        (  # the profile names the launch of a CUDA graph only "forward": 50 + 30 + 20 of 400
+        (  # The profile shows the launch of a CUDA graph as "forward", so its factor is (50 + 30 + 20) / 400.
             [("other", 100), ("forward", 50), ("loss", 30), ("backward", 20)],
             [("other", 200), ("forward", 400)],
             {"other": 0.5, "forward": 0.25},
         ),
-        (  # the recorder enters the forward pass just before the backward pass: 30 + 300 + 2 of 60 + 100 + 504
+        (  # The recorder noticed only the end of the forward pass. Its factor is (30 + 300 + 2) / (60 + 100 + 504).
             [("other", 30), ("zero_grad", 50), ("other", 300), ("forward", 2), ("backward", 100)],
             [("other", 60), ("zero_grad", 25), ("other", 100), ("forward", 504), ("backward", 200)],
             {"other": 0.5, "forward": 0.5, "zero_grad": 2, "backward": 0.5},
         ),
         ([("h2d", 20), ("forward", 100)], [("forward", 240)], {"forward": 0.5}),  # no phase comes before "h2d"
-        ([("forward", 100)], [("other", 150), ("backward", 50)], {"other": 0.5, "backward": 0.5}),  # whole steps
+        ([("forward", 100)], [("other", 150), ("backward", 50)], {"other": 0.5, "backward": 0.5}),  # whole steps are compared
     ],
 )
 def test_a_phase_that_occurs_only_in_the_profile_is_added_to_the_previous_phase(
@@ -123,7 +123,8 @@ def compared(trace: Trace) -> list[tuple[list[int], list[int]]]:
 
 @pytest.mark.parametrize(("clean", "profiled"), [(3, 3), (2, 3), (3, 2)])
 def test_steps_of_a_rarer_kind_are_compared_if_there_are_three_of_them(clean: int, profiled: int) -> None:
-    """GIVEN four clean and four profiled steps that update parameters, and fewer steps that do not."""
+    """GIVEN four clean and four profiled steps that update parameters WHEN three clean and three profiled steps do not update
+    them THEN both kinds of steps are compared."""
     assert FEWEST_ALIKE == 3
     steps: list[Step] = [(StepKind.STEADY, UPDATE)] * 4 + [(StepKind.STEADY, FORWARD)] * clean
     steps += [(StepKind.PROFILED, UPDATE)] * 4 + [(StepKind.PROFILED, FORWARD)] * profiled
@@ -138,8 +139,8 @@ def test_no_steps_are_compared_if_all_ran_with_the_profiler_or_all_without(kind:
 
 
 def test_clean_steps_are_compared_with_the_last_profile_before_them_if_profiles_ran_other_ops() -> None:
-    """GIVEN two profiles of three steps, and an op that only the second profile contains WHEN eight clean steps run before the
-    second profile THEN the first profile is compared with five of them, but not with the last three."""
+    """GIVEN two profiles of three steps, of which only the second contains a certain op WHEN eight clean steps run before the
+    second profile THEN the first profile is compared with five of them. The last three clean steps are left out."""
     assert STEPS_BEFORE_WINDOW == 3
     clean, profiled = (StepKind.STEADY, UPDATE), (StepKind.PROFILED, UPDATE)
     trace = recorded([clean] * 2 + [profiled] * 3 + [clean] * 6 + [profiled] * 3)

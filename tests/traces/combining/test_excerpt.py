@@ -1,4 +1,4 @@
-"""An excerpt of a trace has every row that overlaps it, with valid references."""
+"""Tests that an excerpt of a trace contains every row that overlaps it, with valid references."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def test_an_excerpt_of_one_step_contains_only_the_events_of_this_step() -> None:
     assert names(found, "phases") == names(WHOLE, "phases")[:6] and set(found.phases.step.tolist()) == {0}
     assert names(found, "device") == names(WHOLE, "device")[5:10]
     assert len(found.memory) == 0
-    # kernels still point at the calls that launched them
+    # Kernels still refer to the calls that launched them.
     assert [names(found, "host")[row] for row in found.device.launch] == ["cudaLaunchKernel"] * 5
 
 
 def test_an_excerpt_contains_the_launch_calls_of_its_kernels() -> None:
-    # GIVEN a stretch in which the first kernel runs, but not the call that launched it
+    # GIVEN an excerpt that begins after the launch call of the first kernel
     begin = int(WHOLE.device.start_ns[0]) + US
     found = excerpt_between(WHOLE, begin, begin + US)
     assert names(found, "device") == names(WHOLE, "device")[:1]

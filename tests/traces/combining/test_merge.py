@@ -1,4 +1,4 @@
-"""Merging ranks into one trace, and a profile into a recording."""
+"""Tests that ranks are merged into one trace, and that a profile is merged into a recording."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def said(trace: Trace, table: str, row: int) -> dict[str, Any]:
             told[column] = trace.strings[int(value)]
         elif target in ("threads", "devices"):
             told[column] = getattr(trace, target)[int(value)]
-        elif target != "host" or table != "host":  # a parent may be any row, also one further on
+        elif target != "host" or table != "host":  # a parent may be any row, also a later row
             told[column] = said(trace, target, int(value))
     return told
 
@@ -71,12 +71,12 @@ def test_a_merged_trace_contains_all_rows_of_all_ranks_unchanged(recordings: lis
         found = [said(merged, table, row) for row in range(len(getattr(merged, table)))]
         for rows in (expected, found):
             for row in rows:
-                row.pop("read", None)  # numbered through all ranks
+                row.pop("read", None)  # reads are numbered across all ranks
         assert sorted(map(repr, found)) == sorted(map(repr, expected)), table
 
 
 def test_merging_keeps_provenance_per_rank_unless_it_is_equal_for_all_ranks(tmp_path: Path) -> None:
-    # GIVEN the recordings of two processes, in any order, each with its own strings, threads and reads
+    # GIVEN the recordings of two processes, which have different strings, threads and reads
     first, second = small_trace(), small_trace()
     second.strings = type(second.strings)(["x", *second.strings.texts])
     for where, target in REFERENCES.items():
@@ -124,7 +124,10 @@ def test_merging_an_empty_list_of_recordings_raises_an_error() -> None:
 
 
 def made(starts_ns: list[int], durations_ns: list[int], kinds: list[StepKind], first: int = 0, **shares: float) -> Trace:
-    """As the recorder makes it without a profiler: each step half forward and half backward, unless `shares` say otherwise."""
+    """Return a trace as the recorder writes it without a profiler.
+
+    A step consists half of a forward pass and half of a backward pass, unless `shares` contains other phases.
+    """
     shares = shares or {"forward": 0.5, "backward": 0.5}
     trace = Trace(
         grain="phase",
@@ -155,7 +158,7 @@ def made(starts_ns: list[int], durations_ns: list[int], kinds: list[StepKind], f
 
 
 def profile_of(recording: Trace, rows: list[int]) -> Trace:
-    """A profile of these steps, with the recorder's phases."""
+    """Return a profile of the given steps, with the phases of the recorder."""
     phases = recording.phases.take(np.isin(recording.phases.step, rows))
     phases.step = np.searchsorted(rows, phases.step).astype("i4")
     return Trace(steps=recording.steps.take(rows), phases=phases, strings=recording.strings, runs={0: Run(clock="recording")})
@@ -179,7 +182,7 @@ def test_merging_a_profile_replaces_the_profiled_steps_of_the_recording(shared_t
 
     trace = with_profile(recording, profile, numbers)
 
-    # 2 clean steps ran before the profile and 2 after it
+    # Two clean steps ran before the profile, and two ran after it.
     assert fault(trace) is None and trace.grain == "kernel"
     assert trace.problems == {**profile.problems, "clean-steps-after-profile": 2}
     assert trace.steps.number.tolist() == list(range(100, 111))
@@ -187,7 +190,7 @@ def test_merging_a_profile_replaces_the_profiled_steps_of_the_recording(shared_t
     rows = np.flatnonzero(trace.steps.kind == StepKind.PROFILED)
     assert trace.steps.start_ns[rows].tolist() == profile.steps.start_ns.tolist()
     assert [value for value in trace.values.value] == [float(row) for row in trace.values.step]
-    # the work, its launches and its phases are the profile's
+    # The GPU work, its launches and its phases come from the profile.
     assert busy_ns(trace) == busy_ns(profile) and len(trace.memory) == len(profile.memory)
     assert summarize(trace).ops == summarize(profile).ops
     assert summarize(trace).kernels == summarize(profile).kernels
@@ -198,15 +201,15 @@ def test_merging_a_profile_replaces_the_profiled_steps_of_the_recording(shared_t
     assert [profile.strings[profile.phases.name[i]] for i in theirs[work]] == [
         trace.strings[trace.phases.name[i]] for i in ours[work]
     ]
-    # the device is one, of both; so is the main thread
+    # Recording and profile have one device and one main thread in common.
     assert [device.name for device in trace.devices][:1] == ["Tesla V100-DGXS-32GB"]
     assert trace.devices[0].properties.major == 7 and trace.devices[0].properties.multi_processor_count == 80
     assert [thread.role for thread in trace.threads].count("main") == 1 and len(trace.threads) == len(profile.threads)
     assert trace.provenance["argv"] == ["train.py"] and trace.provenance["profile"]["era"] == "E1"
     clean = trace.run_of(0).clean
     assert clean is not None and clean.steps == 4 and clean.slowdown == pytest.approx(1.25)
-    # recorder and profile name different phases here, so phases up to the backward pass share a factor, and so do the others;
-    # the former waited for the GPU, but never for all of its work
+    # Recorder and profile name different phases. The phases before the backward pass therefore have one common factor, and
+    # the later phases have another. The earlier phases waited for the GPU, but never for all of its work.
     scale = trace.run_of(0).host_scale
     assert set(scale) == set(phase_times(profile)) - {"loader"}
     assert scale["forward"] == scale["h2d"] == scale["loss"] == scale["zero_grad"] == pytest.approx(1.4148, abs=1e-4)
@@ -235,7 +238,7 @@ def test_a_profile_with_another_clock_is_aligned_at_the_starts_of_its_steps() ->
 
 
 def test_an_unfinished_step_at_the_end_of_the_profile_is_not_reported_as_a_problem() -> None:
-    """GIVEN a profile of four steps WHEN the script did not finish the last one THEN three steps have kernels, and no problem
+    """GIVEN a profile of four steps WHEN the script did not finish the last step THEN three steps have kernels, and no problem
     is reported."""
     recording, numbers = around(training(steps=3))
     trace = with_profile(recording, training(steps=4), numbers)
@@ -304,13 +307,13 @@ def test_merging_a_profile_does_not_duplicate_stages_and_collectives() -> None:
     profile.phases.step = np.where(profile.phases.step == 2, 0, 1).astype("i4")
     before = with_profile(recording, profile, numbers)
 
-    # THEN without any in the profile they are all there, each in the phase around it
+    # THEN all parts and collectives stay if the profile has none, and each part is in the phase around it
     assert len(before.parts) == len(recording.parts) and len(before.collectives) == 6
     assert {before.strings[before.phases.name[phase]] for phase in before.parts.phase} == {"forward"}
     of_step = before.phases.step[before.parts.phase]
     assert of_step.tolist() == [step for step in range(6) for _ in range(5)]
 
-    # WHEN the profile has parts in its second step, and collectives
+    # WHEN the profile has a part and a collective in its second step
     name = profile.strings.add("gather")
     start_ns = int(profile.steps.start_ns[1]) + 47 * US
     row = int(np.flatnonzero((profile.phases.step == 1) & (profile.phases.start_ns <= start_ns))[-1])
@@ -319,11 +322,11 @@ def test_merging_a_profile_does_not_duplicate_stages_and_collectives() -> None:
 
     after = with_profile(recording, profile, numbers)
 
-    # THEN those of that step are the profile's, and collectives of both profiled steps
+    # THEN the parts of this step and the collectives of both profiled steps come from the profile
     assert np.bincount(after.phases.step[after.parts.phase]).tolist() == [5, 5, 5, 5, 5, 1]
     assert len(after.collectives) == 5 and fault(after) is None
 
-    # AND where the profiler saw a call of the recorder's without its bytes, the recorder's own row stays
+    # WHEN the profiler did not record the size of a collective THEN the row of the recorder stays
     start_ns = int(recording.collectives.start_ns[5])
     profile.collectives = Collectives.of(rank=[0, 0], name=[name] * 2, start_ns=[start_ns, 1], duration_ns=[3 * US] * 2)
     again = with_profile(recording, profile, numbers)
@@ -348,8 +351,8 @@ def test_the_host_scale_is_the_ratio_of_unprofiled_to_profiled_median_times(clea
 
 
 def test_the_profiler_slowdown_compares_steps_with_equally_many_optimizer_steps() -> None:
-    """GIVEN alternating steps of two trainers, with more long ones in the profile THEN the host is not considered
-    slowed down."""
+    """GIVEN long and short steps of two trainers in turn WHEN the profile contains more long steps THEN this difference is not
+    a slowdown of the host."""
     long = [1, 0, 1, 0, 1]
     recording = made([0, 300, 400, 700, 800], [300, 100, 300, 100, 300], [StepKind.STEADY] * 2 + [StepKind.PROFILED] * 3)
     steps, backward = recording.phases.step, recording.phases.name == recording.strings.find("backward")
@@ -377,8 +380,8 @@ def test_the_loader_phase_is_not_scaled_for_profiler_overhead() -> None:
 def test_a_phase_that_begins_earlier_in_the_profile_is_scaled_with_the_previous_phase(
     seen: float, scale: dict[str, float]
 ) -> None:
-    """GIVEN a forward pass that takes nine tenths of a profiled step. The recorder saw only its end, because it has no module
-    call: a tenth of the step. WHEN the profiled step takes twice as long THEN both phases have half the time."""
+    """GIVEN a forward pass that takes nine tenths of a profiled step WHEN the recorder saw only its last tenth, because no
+    module was called THEN both phases have the factor 0.5. The profiled step takes twice as long as a clean step."""
     kinds = [StepKind.STEADY, StepKind.PROFILED]
     recording = made([0, 1000], [800, 1600], kinds, 0, other=1 - seen, forward=seen)
     profile = made([1000], [1600], [StepKind.STEADY], 0, other=0.1, forward=0.9)
@@ -386,9 +389,8 @@ def test_a_phase_that_begins_earlier_in_the_profile_is_scaled_with_the_previous_
 
 
 def test_a_profiled_forward_pass_is_compared_with_the_phase_that_the_recorder_recorded() -> None:
-    """GIVEN a forward pass without a module call after a value was read. The recorder saw a phase "other" instead, and the
-    profile a short phase "other" before `zero_grad`. WHEN the profiled step takes twice as long THEN all phases have half the
-    time."""
+    """GIVEN a forward pass that the recorder recorded as the phase "other" WHEN the profile contains a short phase "other"
+    before `zero_grad` THEN all phases have the factor 0.5. The profiled step takes twice as long as a clean step."""
     recording = made(
         [0, 1000], [800, 1600], [StepKind.STEADY, StepKind.PROFILED], 0, zero_grad=0.1, other=0.7, forward=0.1, backward=0.1
     )
@@ -398,9 +400,8 @@ def test_a_profiled_forward_pass_is_compared_with_the_phase_that_the_recorder_re
 
 
 def test_a_phase_is_compared_alone_if_it_does_not_contain_the_missing_time() -> None:
-    """GIVEN a profiled step in which a recorder missed 450 ns of the forward pass WHEN `h2d` is 400 ns longer in the recording
-    than in the profile, which is less than nine tenths of the missing time THEN the 680 ns of `h2d` in clean steps are compared
-    with its 960 ns in the profile."""
+    """GIVEN a recorder that missed 450 ns of the forward pass WHEN `h2d` is only 400 ns longer in the recording than in the
+    profile THEN `h2d` is compared alone. It takes 680 ns in clean steps and 960 ns in the profile."""
     shares = {"h2d": 0.85, "zero_grad": 0.0375, "forward": 0.0125, "backward": 0.1}
     recording = made([0, 1000], [800, 1600], [StepKind.STEADY, StepKind.PROFILED], 0, **shares)
     profile = made([1000], [1600], [StepKind.STEADY], 0, h2d=0.6, zero_grad=0.00625, forward=0.29375, backward=0.1)
@@ -408,9 +409,8 @@ def test_a_phase_is_compared_alone_if_it_does_not_contain_the_missing_time() -> 
 
 
 def test_a_profiled_evaluation_does_not_decide_whether_phases_of_training_begin_at_the_same_place() -> None:
-    """GIVEN an evaluation step that takes 100 times as long as a training step, and whose forward pass begins at the same time
-    in the recording and in the profile WHEN the forward pass of the training step begins earlier in the profile THEN the two
-    phases of the training step are scaled together: both have half the time."""
+    """GIVEN a long evaluation step whose forward pass begins at the same time in recording and profile WHEN the forward pass of
+    the training step begins earlier in the profile THEN the two phases of the training step are scaled together."""
     kinds = [StepKind.STEADY, StepKind.PROFILED, StepKind.EVALUATION]
     recording, profile = (made([0, 1000, 2600], [800, 1600, 160_000], kinds, 0, other=0.4, forward=0.6) for _ in range(2))
     lasts_ns = profile.phases.duration_ns
@@ -421,7 +421,7 @@ def test_a_profiled_evaluation_does_not_decide_whether_phases_of_training_begin_
 
 
 def test_a_profiled_evaluation_step_stays_an_evaluation_step() -> None:
-    """Profiled inference is replayed for evaluation, not for training."""
+    """A replay of profiled inference uses its steps as evaluation steps, not as training steps."""
     recording = made([0, 1000], [800, 900], [StepKind.EVALUATION, StepKind.EVALUATION], 0)
     profile = made([1000], [900], [StepKind.STEADY], 0)
     merged = with_profile(recording, profile, [1])
@@ -429,7 +429,8 @@ def test_a_profiled_evaluation_step_stays_an_evaluation_step() -> None:
 
 
 def test_a_profiled_warm_up_step_stays_a_warm_up_step() -> None:
-    """A profile of evaluation ends with the first training step, which is slow."""
+    """GIVEN a profile of an evaluation that ends with the first training step, which is slow THEN this step stays a warm-up
+    step."""
     recording = made([0, 1000], [800, 900], [StepKind.EVALUATION, StepKind.WARMUP], 0)
     profile = made([0, 1000], [800, 900], [StepKind.STEADY] * 2, 0)
     merged = with_profile(recording, profile, [0, 1])
@@ -447,13 +448,13 @@ def test_the_profiler_slowdown_uses_training_steps_or_else_inference_steps() -> 
 
 
 def test_ops_before_a_wait_for_data_do_not_count_as_data_loading() -> None:
-    """GIVEN a profile whose steps begin with ops before the loader, such as an average of the weights WHEN clean steps, which
-    according to the recorder begin in the loader, waited for their batch later THEN these ops come first in clean steps too."""
+    """GIVEN a profile whose steps begin with ops before the loader, such as an average of the weights WHEN the recorder counted
+    these ops as loading in clean steps THEN they come before the loader in the merged clean steps, too."""
     kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.PROFILED, StepKind.STEADY, StepKind.EVALUATION]
     recording = made([0, 1000, 2000, 3000, 4000], [1000] * 5, kinds, 0, loader=0.5, backward=0.5)
     recording.phases.device_start_ns = recording.phases.start_ns + 10
     recording.phases.device_end_ns = recording.phases.end_ns + 10
-    starts_ns = [100, 1000, 2200, 3999, 4100]  # in the fourth step in another phase
+    starts_ns = [100, 1000, 2200, 3999, 4100]  # the wait of the fourth step is in another phase
     zeros = [0] * len(starts_ns)
     recording.batches = Batches.of(rank=zeros, loader=zeros, kind=zeros, start_ns=starts_ns, duration_ns=[50] * len(starts_ns))
     profile = made([2000], [1000], [StepKind.STEADY], 0, forward=0.15, other=0.05, loader=0.3, backward=0.5)
@@ -505,7 +506,8 @@ def test_a_profile_names_threads_that_the_recorder_does_not_know(recorded: Threa
 
 
 def test_a_step_with_a_captured_cuda_graph_keeps_the_phases_of_the_recorder() -> None:
-    """GIVEN a profile whose second step launches a CUDA graph outside an op THEN only this step has the recorder's phases."""
+    """GIVEN a profile WHEN its second step launches a CUDA graph outside an op THEN only this step keeps the phases of the
+    recorder."""
     profile = training(steps=3)
     host, strings = profile.host, profile.strings
     (launch, *_) = np.flatnonzero((host.name == strings.find("cudaLaunchKernel")) & (host.start_ns > profile.steps.start_ns[1]))
@@ -522,8 +524,8 @@ def test_a_step_with_a_captured_cuda_graph_keeps_the_phases_of_the_recorder() ->
 
 
 def test_a_step_keeps_the_recorders_phases_if_its_profile_shows_no_forward_pass() -> None:
-    """GIVEN a profile whose second step has no forward pass, although the recorder saw one THEN only this step has the
-    recorder's phases."""
+    """GIVEN a forward pass that the recorder saw in the second step WHEN the profile shows none there THEN only this step keeps
+    the phases of the recorder."""
     profile = training(steps=3)
     phases, strings = profile.phases, profile.strings
     phases.name[(phases.step == 1) & (phases.name == strings.find("forward"))] = strings.add("other")

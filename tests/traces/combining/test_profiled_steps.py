@@ -1,4 +1,4 @@
-"""Events in the phases of profiled steps."""
+"""Tests how events in the phases of profiled steps are counted by kind."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def test_profiler_cost_distinguishes_kinds_of_events() -> None:
     add_ops(trace, [(20, 5), (30, 5)], HostKind.RUNTIME, "cudaLaunchKernel")
     trace.device = DeviceSpans.of(device=[0], stream=[7], name=[0], start_ns=[UNIX_NS + 30], duration_ns=[5], launch=[4])
     trace.memory = MemoryEvents.of(thread=[0, 0, 1], time_ns=[UNIX_NS + 40, UNIX_NS + 150, UNIX_NS + 60], bytes=[1, -1, 1])
-    trace.threads.append(Thread(0, 2, "pin_memory"))  # which neither trains nor launches
+    trace.threads.append(Thread(0, 2, "pin_memory"))  # this thread neither trains nor launches
     counts = HostEvents.of(trace, 0).counts(trace.phases.start_ns, trace.phases.end_ns)
-    # op, op without shapes, range, module, runtime call, launch, memory event, range of compiled code, Triton kernel
+    # The kinds are op, op without shapes, range, module, runtime call, launch, memory event, compiled range, Triton kernel.
     assert counts.tolist() == [[1, 0, 1, 1, 1, 1, 1, 0, 0], [0, 1, 0, 0, 0, 0, 1, 0, 0]]
 
 

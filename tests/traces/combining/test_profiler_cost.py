@@ -1,4 +1,4 @@
-"""The profiler's cost per event, from clean and profiled steps."""
+"""Tests how the profiler's cost per event is computed from clean and profiled steps."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from traces.model.trace import DeviceKind, DeviceSpans, HostKind, StepKind
 
 
 def test_the_profiler_cost_per_op_is_computed_and_subtracted_at_each_op() -> None:
-    """GIVEN a forward pass of 100 ops in 300 us and a backward pass of 200 ops in 600 us WHEN the profiler took 600 ns per op
-    THEN this cost is found, the remaining factor is 1, and the last op of the forward pass begins 100 x 600 ns earlier."""
+    """GIVEN a forward pass of 100 ops and a backward pass of 200 ops WHEN the profiler took 600 ns per op THEN this cost is
+    found and subtracted at each op. No other slowdown remains, and the last op of the forward pass begins 100 x 600 ns
+    earlier."""
     trace = slowed(600, {"forward": 100, "backward": 200}, {"forward": 300_000, "backward": 600_000})
     run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
     assert run.profiler_cost is not None and run.profiler_cost.op_ns == pytest.approx(600, abs=1)
@@ -35,8 +36,8 @@ def test_the_profiler_cost_per_op_is_computed_and_subtracted_at_each_op() -> Non
 
 
 def test_the_subtracted_profiler_costs_never_exceed_the_slowdown_of_the_step() -> None:
-    """GIVEN a loss of 10 ops that became 25 us slower and a backward pass of 1000 ops that became 480 us slower THEN 1010 ops
-    cost 505 us, although the length of the short phase is known better."""
+    """GIVEN a loss phase of 10 ops that became 25 us slower and a backward pass of 1000 ops that became 480 us slower THEN the
+    1010 ops cost 505 us together, although the time of the short phase is known more exactly."""
     ops, clean = {"loss": 10, "backward": 1000}, {"loss": 100_000, "backward": 5_000_000}
     trace = slowed(500, ops, clean, longer_ns={"loss": 20_000, "backward": -20_000})
     run = with_clean_pace(trace.runs[0], trace, 0)
@@ -44,8 +45,8 @@ def test_the_subtracted_profiler_costs_never_exceed_the_slowdown_of_the_step() -
 
 
 def test_slowdown_that_the_profiler_cost_does_not_explain_is_removed_by_scaling() -> None:
-    """GIVEN a phase that was longer in clean steps and one that was shorter THEN both get the length they have in
-    clean steps."""
+    """GIVEN one phase that was longer in clean steps and one that was shorter THEN both phases get their times from clean
+    steps."""
     clean = [("forward", 300), ("optimizer", 100)]
     trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, [("forward", 200), ("optimizer", 200)])] * 3)
     run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
@@ -54,7 +55,8 @@ def test_slowdown_that_the_profiler_cost_does_not_explain_is_removed_by_scaling(
 
 
 def test_a_phase_that_takes_no_time_in_profiled_steps_is_not_scaled() -> None:
-    """GIVEN a loss that takes 10 in clean steps and no time in profiled steps WHEN the forward takes 1000 and 2000."""
+    """GIVEN a loss phase that takes 10 ns in clean steps and no time in profiled steps WHEN the forward pass is twice as long
+    in profiled steps THEN only the forward pass is scaled."""
     trace = recorded(
         [(StepKind.STEADY, [("forward", 1000), ("loss", 10)])] * 2 + [(StepKind.PROFILED, [("forward", 2000), ("loss", 0)])] * 2
     )
@@ -63,7 +65,8 @@ def test_a_phase_that_takes_no_time_in_profiled_steps_is_not_scaled() -> None:
 
 
 def test_the_corrected_phase_times_add_up_to_the_median_step() -> None:
-    """GIVEN three clean steps, each with one slow phase: medians of 100, 100 and 100 in steps of 350 THEN they are 350 / 3."""
+    """GIVEN three clean steps of 350 ns, each with a different slow phase WHEN the median of each phase is 100 ns THEN each
+    corrected phase takes 350 / 3 ns, so the phases add up to the step."""
     slow = [
         [("forward", a), ("backward", b), ("optimizer", c)] for a, b, c in ((150, 100, 100), (100, 150, 100), (100, 100, 150))
     ]
@@ -74,8 +77,8 @@ def test_the_corrected_phase_times_add_up_to_the_median_step() -> None:
 
 
 def test_steps_with_different_work_keep_their_times_if_the_profiler_does_not_slow_them() -> None:
-    """GIVEN steps with a long forward, with a long backward and without a long phase: medians of 100 and 100 in steps of 400
-    WHEN profiled steps, which differ in their ops, take as long as clean steps THEN no phase is scaled."""
+    """GIVEN steps with a long forward pass, with a long backward pass, or without a long phase WHEN profiled steps take as long
+    as clean steps THEN no phase is scaled. The profiled steps differ in their ops."""
     work = [[("forward", a), ("backward", b)] for a, b in ((300, 100), (100, 300), (100, 100))]
     trace = recorded([*((StepKind.STEADY, work[kind]) for kind in (0, 0, 1, 1, 2)), *((StepKind.PROFILED, of) for of in work)])
     begins_ns = trace.phases.start_ns[trace.phases.step >= 5] - trace.steps.start_ns[0]
@@ -87,17 +90,18 @@ def test_steps_with_different_work_keep_their_times_if_the_profiler_does_not_slo
 @pytest.mark.parametrize(
     ("call", "lag_us", "late_us", "own_us"),
     [
-        ("cudaStreamSynchronize", 800, 0, 350),  # the wait ends after 800, and 210 remain: at most 1 % longer than 1000
-        ("cudaStreamSynchronize", 550, 0, 750),  # 300 before the call, a wait of 250, 450 after it
-        ("cudaStreamSynchronize", 300, 0, 900),  # 360 before the call, so the GPU has caught up
-        ("cudaStreamSynchronize", 550, 130, 750),  # no phase begins without lag, so 130 are an error of the clocks
-        ("cudaLaunchKernel", 300, 0, 700),  # in clean steps, an earlier launch may have waited for 300
+        ("cudaStreamSynchronize", 800, 0, 350),  # the wait ends after 800 us, and the rest takes 210 us
+        ("cudaStreamSynchronize", 550, 0, 750),  # 300 us before the call, a wait of 250 us, and 450 us after it
+        ("cudaStreamSynchronize", 300, 0, 900),  # the call comes after 360 us, when the GPU has caught up
+        ("cudaStreamSynchronize", 550, 130, 750),  # no phase begins without lag, so 130 us are an error of the clocks
+        ("cudaLaunchKernel", 300, 0, 700),  # in clean steps, an earlier launch may have waited for 300 us
         ("cudaLaunchKernel", 170, 130, 700),  # without synchronous calls, the GPU may always be late
     ],
 )
 def test_a_scaled_wait_for_the_gpu_stays_within_its_limits(call: str, lag_us: int, late_us: int, own_us: int) -> None:
-    """GIVEN a phase that takes 1000 us in clean steps and 600 us in profiled steps, with a wait of 100 us after 200 us WHEN the
-    other phase was not slowed down THEN its own time is at most 900 us, and at least as long as the GPU's lag requires."""
+    """GIVEN a phase of 1000 us in clean steps and 600 us in profiled steps, in which a call waits 100 us for the GPU WHEN the
+    phase is scaled THEN its own time is at most 900 us and at least as long as the GPU's lag requires. The other phase was not
+    slowed down."""
     trace = recorded(
         [(StepKind.STEADY, [("forward", 2_000_000), ("other", 1_000_000)])] * 2
         + [(StepKind.PROFILED, [("forward", 2_000_000), ("other", 600_000)])] * 2
@@ -120,19 +124,20 @@ def test_a_scaled_wait_for_the_gpu_stays_within_its_limits(call: str, lag_us: in
 @pytest.mark.parametrize(
     ("launched_us", "kernels_us", "lag_us", "own_us"),
     [
-        # with a factor f, the last kernel ends after 800 f + 400, and the phase 50 f later: f = 600 / 850
+        # With a factor f, the last kernel ends after 800 f + 400 us, and the phase ends 50 f later. Therefore f is 600 / 850.
         ((0, 400, 800), (100, 100, 400), 0, 900 * 600 / 850),
-        # the GPU works for 990, and 50 f remain: f is as near to the 0.5 of the other phase as 1010 allows
+        # The GPU works for 990 us, and 50 f remain. The factor is as near to 0.5 as a phase of 1010 us allows.
         ((0, 0, 0), (100, 100, 790), 0, 900 * 20 / 50),
-        ((0, 0, 0), (100, 100, 770), 0, 900 * 30 / 50),  # 970 + 50 f: with f = 0.5, the phase would take less than 1000
-        ((0, 0, 0), (100, 100, 360), 400, 720),  # the GPU ends after 400 + 560, and 50 f remain: f = 0.8
+        ((0, 0, 0), (100, 100, 770), 0, 900 * 30 / 50),  # with a factor of 0.5, the phase would take less than 1000 us
+        ((0, 0, 0), (100, 100, 360), 400, 720),  # the GPU ends after 400 + 560 us, so 50 f are 40 us
     ],
 )
 def test_the_scale_factor_of_a_phase_accounts_for_its_waits_for_the_gpu(
     launched_us: tuple[int, ...], kernels_us: tuple[int, ...], lag_us: int, own_us: float
 ) -> None:
-    """GIVEN a phase of 1000 us in clean steps WHEN its profiled steps launch three kernels, wait after 850 us of host time and
-    end 50 us after the wait THEN its factor is the nearest to 0.5, as in the other phase, with which it takes 1000 to 1010."""
+    """GIVEN a phase of 1000 us in clean steps WHEN profiled steps wait for three kernels after 850 us of host time THEN the
+    phase takes 1000 to 1010 us with its factor. Within this limit, the factor is as near as possible to 0.5, the factor of the
+    other phase."""
     starts_us, free_us = [], lag_us
     for at_us, took_us in zip(launched_us, kernels_us, strict=True):
         starts_us.append(max(at_us, free_us))
@@ -155,8 +160,8 @@ def test_the_scale_factor_of_a_phase_accounts_for_its_waits_for_the_gpu(
 
 
 def test_two_phases_with_the_same_name_get_separate_scale_factors() -> None:
-    """GIVEN two backward passes of 300 and 100 WHEN the profiled ones take 600 and 400 THEN their factors are 1/2 and 1/4, and
-    the factor of steps with another number of backward passes is 400 of 1000."""
+    """GIVEN two backward passes of 300 and 100 ns WHEN they take 600 and 400 ns in profiled steps THEN their factors are 1/2
+    and 1/4. The factor of steps with another number of backward passes is 400 / 1000."""
     clean, profiled = [("backward", 300), ("loss", 50), ("backward", 100)], [("backward", 600), ("loss", 50), ("backward", 400)]
     trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, profiled)] * 3 + [(StepKind.PROFILED, profiled[:2])])
     run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
@@ -167,7 +172,8 @@ def test_two_phases_with_the_same_name_get_separate_scale_factors() -> None:
 
 def test_backward_passes_in_a_row_are_compared_with_the_one_that_the_recorder_sees() -> None:
     """GIVEN a step that computes two gradients in a row, and then trains WHEN only the profile shows ops between the gradients
-    THEN the factor of the gradients and of these ops is 400 of 500 + 100 + 200, and the factor of training is 100 of 400."""
+    THEN these ops and both gradients have one factor, 400 / (500 + 100 + 200). The later backward pass has the factor 100 /
+    400."""
     clean = [("forward", 100), ("backward", 400), ("loss", 50), ("backward", 100)]
     profiled = [("forward", 100), ("backward", 500), ("other", 100), ("backward", 200), ("loss", 50), ("backward", 400)]
     trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, profiled)] * 3)
@@ -183,15 +189,17 @@ def test_phases_are_compared_by_name_if_fewer_than_three_steps_were_profiled() -
 
 
 def test_phases_are_compared_by_name_if_profiled_steps_have_another_number_of_them() -> None:
-    """GIVEN a profile that shows one more phase "other" than the recorder THEN "other" has one factor: 100 of 50 + 150."""
+    """GIVEN a profile with one more phase "other" than the recording THEN both phases "other" have the factor 100 / (50 +
+    150)."""
     clean, profiled = [("other", 100), ("forward", 100)], [("other", 50), ("forward", 100), ("other", 150)]
     trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, profiled)] * 3)
     assert with_clean_pace(trace.runs[0], trace, 0).host_scale == pytest.approx({"other": 0.5, "forward": 1.0})
 
 
 def test_steps_with_different_numbers_of_phases_get_separate_scale_factors() -> None:
-    """GIVEN steps with one and with two backward passes, which alternate WHEN the profile slows them by other factors THEN each
-    kind has its own factors. A file of an earlier version, with factors by name only, still applies to both."""
+    """GIVEN steps with one and with two backward passes in turn WHEN the profiler slows the two kinds of steps by different
+    factors THEN each kind has its own factors. Files of an earlier version, with one factor per name, still apply to both
+    kinds."""
     one, two = [("backward", 100)], [("backward", 100), ("loss", 50), ("backward", 200)]
     steps: list[Step] = [(StepKind.STEADY, one), (StepKind.STEADY, two)] * 3
     steps += [(StepKind.PROFILED, [("backward", 200)])] * 4
@@ -208,17 +216,17 @@ def test_steps_with_different_numbers_of_phases_get_separate_scale_factors() -> 
 @pytest.mark.parametrize(
     ("before", "ops", "later", "op_ns", "later_ns"),
     [
-        (8, 2, 3, 100, 800),  # the first window has more clean steps: an op costs 200 - 100
-        (4, 2, 3, 300, 400),  # the second window has more: two ops cost 1000 - 400
-        (4, 2, 1, 100, 800),  # but one profiled step is too few
-        (4, 1, 3, 200, 400),  # the same work: the medians are 400 and 600
+        (8, 2, 3, 100, 800),  # the first window has more clean steps, so an op costs 200 - 100 ns
+        (4, 2, 3, 300, 400),  # the second window has more clean steps, so two ops cost 1000 - 400 ns
+        (4, 2, 1, 100, 800),  # one profiled step in the second window is too few
+        (4, 1, 3, 200, 400),  # both windows have the same work, so their medians, 400 and 600 ns, count
     ],
 )
 def test_profiled_steps_are_compared_only_with_unprofiled_steps_of_the_same_work(
     before: int, ops: int, later: int, op_ns: int, later_ns: int
 ) -> None:
-    """GIVEN clean steps of 100 before a window of steps of 200 with one op, and six clean steps of 400 around a window of steps
-    of 1000 WHEN the steps of the second window call two ops THEN only the window with more clean steps decides."""
+    """GIVEN two windows of profiled steps WHEN the steps of the second window call two ops instead of one THEN only the window
+    with more clean steps around it decides the cost of an op."""
     steps: list[Step] = [(StepKind.STEADY, [("forward", 100)])] * before + [(StepKind.PROFILED, [("forward", 200)])] * 3
     steps += [(StepKind.STEADY, [("forward", 400)])] * 3 + [(StepKind.PROFILED, [("forward", 1000)])] * later
     trace = recorded([*steps, *[(StepKind.STEADY, [("forward", 400)])] * 3])
@@ -232,8 +240,8 @@ def test_profiled_steps_are_compared_only_with_unprofiled_steps_of_the_same_work
 
 
 def test_profiler_cost_compares_steps_that_have_the_same_phases() -> None:
-    """GIVEN a second window around a step without the phase "other", as after an evaluation WHEN the steps after it have this
-    phase THEN they are compared with the first window, whose steps also have it: one op costs 200 - 150."""
+    """GIVEN a second profile of one step that has no phase "other" WHEN the clean steps after it have this phase THEN they are
+    compared with the first profile, which also has it. One op costs 200 - 150 ns."""
     usual: list[Step] = [(StepKind.STEADY, [("other", 50), ("forward", 150)])] * 6
     profiled: list[Step] = [(StepKind.PROFILED, [("other", 50), ("forward", 200)])] * 3
     early: list[Step] = [(StepKind.STEADY, [("other", 50), ("forward", 100)])] * 4
@@ -246,8 +254,8 @@ def test_profiler_cost_compares_steps_that_have_the_same_phases() -> None:
 
 
 def test_the_profiler_cost_ignores_steps_with_an_unusual_number_of_ops() -> None:
-    """GIVEN clean steps of 100, and profiled steps of 200, of which one took 900 and two took 1000 with an op more THEN the
-    profiler took 100 for one op."""
+    """GIVEN clean steps of 100 ns and profiled steps of 200 ns with one op WHEN two other profiled steps have one more op and
+    take 1000 ns THEN the cost of an op is still 100 ns. One slow step of 900 ns does not count either."""
     lasts_ns = [200, 200, 900, 1000, 1000]
     trace = recorded(
         [(StepKind.STEADY, [("forward", 100)])] * 3 + [(StepKind.PROFILED, [("forward", lasts)]) for lasts in lasts_ns]
@@ -265,8 +273,8 @@ def test_the_profiler_cost_is_unknown_if_all_steps_were_profiled() -> None:
 
 
 def test_the_profiler_cost_per_op_ignores_phases_with_concurrent_threads() -> None:
-    """GIVEN an op cost of 600 ns in backward, and a forward pass of DataParallel that took 1 ms longer than its ops explain
-    THEN the cost is 600 ns, and the factor of the forward pass covers the rest: 300 of 1300 us."""
+    """GIVEN a forward pass of DataParallel that became 1 ms slower than its ops explain WHEN the backward pass shows a cost of
+    600 ns per op THEN the cost is 600 ns. A factor of 300 / 1300 removes the rest of the slowdown."""
     ops = {"forward": 100, "backward": 200}
     trace = slowed(600, ops, {"forward": 300_000, "backward": 600_000}, longer_ns={"forward": 1_000_000})
     for step in range(8):
@@ -277,10 +285,11 @@ def test_the_profiler_cost_per_op_ignores_phases_with_concurrent_threads() -> No
 
 
 def test_the_profiler_cost_per_op_excludes_waits_for_the_gpu() -> None:
-    """GIVEN a forward pass of 300 us, of which 25 us are a wait for the GPU WHEN the profiler took 600 ns for each of 100 ops
+    """GIVEN a forward pass of 100 ops in 300 us, of which 25 us are a wait for the GPU WHEN the profiler took 600 ns per op
+    THEN this cost is found.
 
-    THEN the profiled time without the wait (335 us) is 60 us longer than the clean time without the wait (275 us). The 100 ops,
-    one launch and one synchronization together cost these 60 us.
+    Without the wait, the profiled time is 335 us and the clean time is 275 us. The 100 ops, one launch and one synchronization
+    cost the other 60 us.
     """
     trace = slowed(600, {"forward": 100}, {"forward": 300_000})
     begins_ns = trace.steps.start_ns[4:] - UNIX_NS
@@ -297,8 +306,8 @@ def test_the_profiler_cost_per_op_excludes_waits_for_the_gpu() -> None:
 
 
 def test_with_concurrent_threads_the_cost_of_ops_is_limited_by_the_slowdown() -> None:
-    """GIVEN an op cost of 600 ns in backward, and a forward pass of DataParallel whose 100 ops took 10 us longer, not 60 us
-    THEN the op cost is lowered to the 10 us and the noise of the forward pass, divided by its 100 ops."""
+    """GIVEN a forward pass of DataParallel whose 100 ops became only 10 us slower WHEN the backward pass shows a cost of 600 ns
+    per op, 60 us for 100 ops THEN the cost is limited to 10 us plus the noise of the forward pass, divided by 100."""
     ops = {"forward": 100, "backward": 200}
     trace = slowed(600, ops, {"forward": 300_000, "backward": 600_000}, longer_ns={"forward": -50_000})
     for step in range(8):
@@ -306,7 +315,7 @@ def test_with_concurrent_threads_the_cost_of_ops_is_limited_by_the_slowdown() ->
     run = with_clean_pace(trace.runs[0], trace, 0)
     noise_ns = LEAST_NOISE * np.hypot(300_000, 310_000)
     assert run.profiler_cost is not None and run.profiler_cost.op_ns == pytest.approx((10_000 + noise_ns) / 100, abs=1)
-    # what is left of 310 us is the factor's part
+    # The factor scales the rest of the 310 us.
     assert run.host_scale["forward"] == pytest.approx(300_000 / (310_000 - 10_000 - noise_ns), rel=1e-3)
 
 
@@ -324,8 +333,8 @@ def test_phases_without_duration_do_not_affect_the_profiler_cost() -> None:
 
 
 def test_kinds_of_events_that_were_not_recorded_have_no_profiler_cost() -> None:
-    """GIVEN a recording that contains only ops THEN only ops have a cost. WHEN one evaluation also contains a range THEN ranges
-    have their usual cost."""
+    """GIVEN a recording that contains only ops THEN only ops have a cost. WHEN one step also contains a range THEN ranges have
+    their usual cost."""
     trace = slowed(600, {"forward": 100}, {"forward": 300_000})
     assert with_clean_pace(trace.runs[0], trace, 0).profiler_cost == ProfilerCost(op_ns=600)
     trace.phases.name[-1] = trace.strings.add("h2d")

@@ -1,4 +1,4 @@
-"""The files of a replay's processes become one trace, with one process per rank."""
+"""Tests that the files of a replay's processes become one trace, with one process per rank."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def as_rank(rank: int, device: int, steps: int = 1) -> Trace:
 
 
 def test_replayed_ranks_are_merged_and_each_has_the_device_it_used() -> None:
-    asked = Trace(devices=[Device(0, 0, "GPU"), Device(0, 1, "GPU")])  # torchrun's own process
+    asked = Trace(devices=[Device(0, 0, "GPU"), Device(0, 1, "GPU")])  # the process of torchrun itself
     trace, notes = one_replay({1: asked, 2: as_rank(1, 1), 3: as_rank(0, 0)}, main=1)
     assert trace.ranks == [0, 1] and notes == []
     assert [(device.rank, device.index) for device in trace.devices] == [(0, 0), (1, 1)]
@@ -38,21 +38,22 @@ def test_if_a_rank_has_several_processes_the_main_or_longest_one_counts() -> Non
 
 
 def test_a_rank_is_represented_by_the_training_process_and_not_by_a_loader_worker() -> None:
-    # GIVEN a DataLoader's worker that inherited the recorder: many evaluation steps, of which the main process has none
+    # GIVEN a DataLoader worker that inherited the recorder and has more evaluation steps than the main process
     worker, main, child = as_rank(0, 0, steps=9), as_rank(0, 0), as_rank(0, 0, steps=2)
     worker.steps.kind[:] = StepKind.EVALUATION
     assert process_of_each_rank({5: worker, 7: main}, main=7) == {0: 7}
-    # AND a launcher that trained nothing itself does not stand for its children
+    # WHEN a launcher did not train itself THEN its child process represents the rank
     assert process_of_each_rank({5: worker, 7: child}, main=5) == {0: 7}
 
 
 def test_a_process_that_used_the_gpu_is_preferred_to_the_main_process() -> None:
-    """GIVEN processes that all trained WHEN they claim one rank THEN the GPU decides, the main process, steps, GPU work."""
+    """GIVEN several processes that trained WHEN they have the same rank THEN the process is chosen by its use of the GPU, then
+    by being the main process, then by its number of steps, and then by its GPU work."""
     idle, two, one = as_rank(0, 0, steps=2), as_rank(0, 0, steps=2), as_rank(0, 0)
     idle.device, idle.phases.device[:] = DeviceSpans.empty(), NONE
     assert process_of_each_rank({5: idle, 7: one}, main=5) == {0: 7}
     of_phases = as_rank(0, 0)
-    of_phases.device = DeviceSpans.empty()  # a recording of phases: the GPU was used
+    of_phases.device = DeviceSpans.empty()  # a recording of phases shows that the GPU was used
     assert process_of_each_rank({5: of_phases, 7: idle}, main=7) == {0: 5}
     assert process_of_each_rank({5: one, 7: two}, main=5) == {0: 5}
     assert process_of_each_rank({5: one, 7: two}, main=9) == {0: 7}
@@ -60,7 +61,7 @@ def test_a_process_that_used_the_gpu_is_preferred_to_the_main_process() -> None:
     busier = as_rank(0, 0)
     busier.device = busier.device.take([0, 0])
     assert process_of_each_rank({5: one, 7: busier}, main=9) == process_of_each_rank({7: busier, 5: one}, main=9) == {0: 7}
-    assert process_of_each_rank({4: Trace(), 6: Trace()}, main=6) == {0: 6}  # nobody worked
+    assert process_of_each_rank({4: Trace(), 6: Trace()}, main=6) == {0: 6}  # neither process worked
     kernels = as_rank(0, 0)
     kernels.steps = kernels.steps.take([])
     assert process_of_each_rank({4: Trace(), 8: kernels}, main=4) == {0: 8}  # work outside steps counts
@@ -73,7 +74,7 @@ def test_a_single_rank_keeps_its_number_and_its_devices() -> None:
     unused.device, unused.phases.device[:], unused.memory = DeviceSpans.empty(), NONE, type(unused.memory).empty()
     other = as_rank(1, 1)
     merged, _ = one_replay({2: unused, 3: other}, main=9)
-    assert len([device for device in merged.devices if device.rank == 0]) == 2  # none was used, so all are kept
+    assert len([device for device in merged.devices if device.rank == 0]) == 2  # neither device was used, so both are kept
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,8 @@ def test_a_single_rank_keeps_its_number_and_its_devices() -> None:
 def test_consecutive_recordings_of_one_process_are_grouped_as_profiler_cycles(
     later_us: int, clock: str, grouped: list[list[int]]
 ) -> None:
-    """GIVEN two recordings of four steps, 400 us, the last kernel of which ends before."""
+    """GIVEN two recordings of 400 us each WHEN the second begins after the first has ended THEN both are cycles of one
+    profiler."""
     first, second = training(), training()
     for name in ("steps", "phases", "host", "device"):
         getattr(second, name).start_ns[:] += later_us * 1000
@@ -96,7 +98,8 @@ def test_consecutive_recordings_of_one_process_are_grouped_as_profiler_cycles(
     assert cycles_of([first, second], [("a.json", None), ("a.json", None)], [None, None]) == grouped
     assert cycles_of([first, second], [("a.json", None), ("b.json", None)], [None, None]) == [[0], [1]]
     second.threads = [Thread(0, 101, "main", "main"), second.threads[1]]
-    assert cycles_of([first, second], [("a.json", 0), ("a.json", 0)], [None, None]) == [[0], [1]]  # another process
+    # Recordings of two processes are no cycles of one profiler.
+    assert cycles_of([first, second], [("a.json", 0), ("a.json", 0)], [None, None]) == [[0], [1]]
 
 
 def test_a_process_with_several_ranks_is_listed_under_its_lowest_rank() -> None:

@@ -1,4 +1,5 @@
-"""Compares merged, joined and cut traces (the rows of each table and the sums of its columns) with readable golden files."""
+"""Compares merged, joined and cut traces with readable golden files, which contain the rows of each table and the sums of its
+columns."""
 
 from __future__ import annotations
 
