@@ -19,7 +19,7 @@ import pytest
 from hypothesis import settings
 
 WHOLE_PROGRAMS = ("tests/e2e/", "tests/zoo/", "tests/scripts/", "tests/faults/test_reliability.py")
-LONG = (  # tests that take seconds of processor time each; short tests near them check the same functions
+LONG = (  # each of these files needs seconds of processor time; short tests check the same functions
     "tests/replayer/ops/test_layer_groups.py",
     "tests/replayer/tensor/test_operation_groups.py",
     "tests/test_studies.py",
@@ -34,7 +34,7 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
         signal.signal(number, usual)
 
 
-MOST_COMPUTING_S = 40  # processor time of a short test; only a test with an endless loop needs more
+MOST_COMPUTING_S = 40  # a test that needs more processor time has an endless loop
 
 # The duration of an example depends on the load of the machine, so there is no deadline.
 settings.register_profile("trace", deadline=None, max_examples=25)
@@ -73,7 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class EndlessLoop(BaseException):
-    """A short test computed for MOST_COMPUTING_S. Hypothesis repeats a test that raised an Exception, but not this test."""
+    """Means that a short test used MOST_COMPUTING_S of processor time. Hypothesis repeats a test after an Exception, but not
+    after this BaseException."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -97,14 +98,14 @@ _LARGE_BYTES = 400_000
 
 
 def recordings(names: Iterable[str]) -> list[Any]:
-    """Parameters of a test on real recordings. Only `make test-all` runs the test on large recordings."""
+    """Return the parameters of a test on real recordings. Only `make test-all` runs the test on large recordings."""
     large = {path.name.removesuffix(".json.gz") for path in SHARED_TRACES.glob("*.gz") if path.stat().st_size > _LARGE_BYTES}
     return [pytest.param(name, marks=[pytest.mark.program] if name in large else []) for name in names]
 
 
 @pytest.fixture(scope="session")
 def shared_traces() -> Path:
-    """The folder of real recordings next to the checkout. Skips tests if the folder is missing."""
+    """Return the folder of real recordings next to the checkout. Skip the test if the folder is missing."""
     if not (SHARED_TRACES / "INDEX.md").exists():
         missing = "the real recordings (../shared/traces) are not beside this checkout"
         if os.environ.get("TRACE_REQUIRE_SHARED"):

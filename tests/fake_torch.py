@@ -46,9 +46,10 @@ USUAL_WORKSPACE_BYTES = 8_519_680
 
 
 class FakeTorch(SimpleNamespace):
-    """Tests may change the attributes. `allocated_bytes` is PyTorch's memory on each GPU, and `cublas_bytes` that of cuBLAS.
+    """Fakes the module torch. Tests may change its attributes. `allocated_bytes` is PyTorch's memory on each GPU, and
+    `cublas_bytes` that of cuBLAS.
 
-    The fake has no functions that allocate or free memory or make the host wait.
+    The fake has no functions that allocate memory, free memory or make the host wait.
     """
 
     class OutOfMemoryError(RuntimeError):

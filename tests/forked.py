@@ -1,4 +1,4 @@
-"""Runs programs in forks of the test process. A fork starts faster than `python -c`, which imports torch for seconds."""
+"""Runs programs in forks of the test process. `python -c` would be slower, because importing torch takes seconds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def printed_in_fork(program: str, *words: str) -> str:
     with the traceback if the program fails."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # since Python 3.12, of a fork of a process with threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns about a fork of a process with threads
         child = os.fork()
     if not child:
-        status, printed, leave = 1, io.StringIO(), os._exit  # which the program may patch
+        status, printed, leave = 1, io.StringIO(), os._exit  # the program may replace os._exit
         with os.fdopen(writer, "w") as out:
             try:
                 sys.argv = ["-c", *words]

@@ -1,4 +1,4 @@
-"""Compares results with golden files, which are text that people can read.
+"""Compares results with golden files, which people can read.
 
 After an intended change, run TRACE_RENEW_GOLDENS=1 pytest TESTS to write the files again, and read the difference.
 """
@@ -29,8 +29,8 @@ def assert_golden(path: Path, text: str) -> None:
 
 
 def in_short(value: Any) -> str:
-    """Return a result as JSON. Each innermost list or object is on one line, lists show twelve entries, and numbers ten
-    digits."""
+    """Return a result as readable JSON. Each innermost list or object is on one line. Lists have at most twelve entries, and
+    numbers have ten digits."""
     text = json.dumps(_cut(as_json(value)), indent=1)
     return re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda inner: re.sub(r"\s+", " ", inner[0]), text) + "\n"
 

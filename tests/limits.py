@@ -1,4 +1,4 @@
-"""A child process with a limit on locked memory, as unprivileged users have on most systems."""
+"""Limits the locked memory of a child process, as most systems do for unprivileged users."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import ctypes
 import resource
 from collections.abc import Callable
 
-_PR_CAPBSET_DROP, _CAP_IPC_LOCK = 24, 14  # linux/prctl.h, linux/capability.h
+_PR_CAPBSET_DROP, _CAP_IPC_LOCK = 24, 14  # from linux/prctl.h and linux/capability.h
 
 
 def locks_limited_to(limit_bytes: int) -> Callable[[], None]:
-    """A `preexec_fn` for subprocess. Root may lock memory without a limit, so the child also drops this privilege."""
+    """Return a `preexec_fn` for subprocess that limits locked memory. Root may lock any amount of memory, so the child also
+    drops this privilege."""
     libc = ctypes.CDLL(None)
 
     def limit() -> None:
-        libc.prctl(_PR_CAPBSET_DROP, _CAP_IPC_LOCK, 0, 0, 0)  # fails for users other than root, who lack this privilege
+        libc.prctl(_PR_CAPBSET_DROP, _CAP_IPC_LOCK, 0, 0, 0)  # other users than root lack this privilege
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit_bytes, limit_bytes))
 
     return limit

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md stays short, and every function in its call chains exists in the source."""
+"""Tests that ARCHITECTURE.md is short, and that every function in its call chains exists."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PATHS = (
 
 
 def call_chains(page: str) -> dict[str, list[str]]:
-    """The dotted names of each numbered chain in the section "Call chains", by the chain's title."""
+    """Return the dotted names in each numbered call chain of the page, by the title of the chain."""
     section = page.partition("\n## Call chains\n")[2].partition("\n## ")[0]
     items = re.findall(r"^\d+\. \*\*(.+?)\.\*\* (.*(?:\n {3}.*)*)", section, re.MULTILINE)
     return {title: re.findall(r"`([^`]+)`", names) for title, names in items}
@@ -44,7 +44,7 @@ def parsed(file: Path) -> ast.Module:
 
 
 def is_defined(name: str, root: Path = ROOT) -> bool:
-    """Whether a dotted name leads to a module file and then to a class or function in it. Nothing is imported."""
+    """Return whether a dotted name is a class or function in a module file. The module is not imported."""
     parts = name.split(".")
     for length in range(1, len(parts)):
         file = root.joinpath(*parts[:length]).with_suffix(".py")
@@ -96,7 +96,7 @@ def test_function_names_are_looked_up_in_the_source(tmp_path: Path) -> None:
 
 
 def test_each_reference_to_a_note_leads_to_the_note() -> None:
-    """WHEN a comment refers to a note THEN the note is in the same file, or the file's name is beside the reference."""
+    """WHEN a comment refers to a note THEN the note is in the same file, or the comment names the file of the note."""
     texts = {path: path.read_text(encoding="utf-8") for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))}
     notes = [(path, title) for path, text in texts.items() for title in re.findall(r"^ *Note \[(.+)\]$", text, re.MULTILINE)]
     lost = []

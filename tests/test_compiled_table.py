@@ -1,4 +1,4 @@
-"""benchmarks/compiled.py: its table of recordings, Dynamo's counters and which programs it runs."""
+"""Tests the table of benchmarks/compiled.py, its comparison of Dynamo's counters, and which programs it runs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ def test_the_table_of_compiled_programs_shows_gpu_time_errors_and_counts_program
     replays = {"faster loader": replay_of(recorded), "GPU slower": replay_of(recorded, stretch=1.5), "recording": recorded}
     rows = [Row(title, compare(recorded, replay), title == "faster loader") for title, replay in replays.items()]
     lines = table(rows).splitlines()
-    # one of the five works of a step, the copy, is scaled
+    # Each step has five pieces of GPU work. One of them, the copy, has a scaled time.
     assert lines[2:4] == [
         "| faster loader | -17.0 % | 0.0 % | 0.0 % | 0.0 % | 80.0 % |",
         "| GPU slower | +23.0 % | 0.0 % | +50.0 % | 0.0 % | 80.0 % |",
     ]
     text = " ".join(lines[6:])
     assert "the replay ran the same program in 3 of 3 cases" in text and "For 1 of 3 programs, Dynamo's counters" in text
-    # the replays' loader takes 3 µs instead of 20 µs, more than 1 % of a step
+    # In the replays, the loader takes 3 µs instead of 20 µs. This is more than 1 % of a step.
     assert "Correct step times: 1 of 3." in text
 
 

@@ -1,4 +1,4 @@
-"""The recorder and the replayer cut the same script into the same steps and phases."""
+"""Tests that the recorder and the replayer divide the same script into the same steps and phases."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from traces.format.trace_file import load
 from traces.model.trace import StepKind
 from traces.script.step_rule import Optimizers
 
-# One letter per step, T or E, and the names of its phases.
+# A step is "T" (training) or "E" (evaluation), with the names of its phases.
 Cut = list[tuple[str, list[str]]]
 MODULES = ("model", "other", "loss")
 PHASES_MS = {"loader": 1, "h2d": 1, "forward": 1, "loss": 1, "zero_grad": 1, "backward": 1, "optimizer": 1, "other": 1}
 
 
 class Recording:
-    """Receives the script's calls as the recorder does."""
+    """Sends the script's calls to a recorder."""
 
     def __init__(self, folder: Path, optimizers: Optimizers) -> None:
         self._bench = Bench(folder, optimizers=optimizers)
         self._model = {name: object() for name in MODULES}
         self._optimizers = optimizers
         self._side = ThreadPoolExecutor(1)
-        self._recorded = False  # autograd has recorded an op since the latest backward pass or module call
+        self._recorded = False  # whether autograd recorded an op since the last backward pass or module call
 
     def do(self, event: str) -> None:
         name, _, thread = event.partition("@")
@@ -74,7 +74,7 @@ class Recording:
 
 
 class Replay:
-    """Receives the script's calls and ops as the virtual GPU does."""
+    """Sends the script's calls and ops to a virtual GPU."""
 
     def __init__(self, optimizers: Optimizers, phases_ms: dict[str, int]) -> None:
         self._stage = Stage(phase_recording(phases_ms), optimizers=optimizers)
@@ -103,12 +103,12 @@ class Replay:
                 tracker.optimizer_stepped(thread, name == "step")
         elif name.startswith("call"):
             tracker.module_called(thread, MODULES.index(name.split()[1]), "no_grad" not in name)
-            if thread is self._stage.thread:  # the recorder sees no ops of other threads
+            if thread is self._stage.thread:  # the recorder does not see ops of other threads
                 self._op(thread, "mm")
         elif name == "made":
-            pass  # `Recording` has told both
+            pass  # `Recording` has already added the optimizer for both
         else:
-            if name == "mm":  # the only op that autograd records
+            if name == "mm":  # `mm` is the only op that autograd records
                 tracker.forward_begins(thread)
             self._op(thread, name)
 
@@ -135,8 +135,8 @@ class _Optimizer:
 
 @pytest.fixture
 def both(tmp_path: Path) -> Iterator[Callable[..., Cut]]:
-    """Send a script's events to the recorder and the replayer, check that both find the same steps and phases, and return
-    them."""
+    """Return a function that sends events to the recorder and the replayer. The function checks that both find the same steps
+    and phases, and returns these."""
     optimizer, runs = _Optimizer(), 0
 
     def run(*events: str, has_optimizer: bool = True, phases_ms: dict[str, int] = PHASES_MS) -> Cut:
@@ -165,7 +165,7 @@ BY_HAND = ("T", ["loader", "h2d", "forward", "loss", "backward", "other"])
 
 
 def after_other(step: tuple[str, list[str]]) -> tuple[str, list[str]]:
-    """The same step with time before its first phase."""
+    """Return the step with the phase other before its first phase."""
     kind, names = step
     return kind, ["other", *names]
 
@@ -183,13 +183,14 @@ def test_model_calls_before_training_form_a_step_only_if_they_train(both: Callab
 
 
 def test_work_before_the_optimizer_is_created_belongs_to_no_step(both: Callable[..., Cut]) -> None:
-    """GIVEN a loop without a DataLoader WHEN the model is moved to the device before its optimizer is created."""
+    """GIVEN a loop without a DataLoader WHEN the model is moved to the device before the optimizer is created THEN this work
+    belongs to no step."""
     step = ("h2d", "zero_grad", "call model", "mse_loss", "backward", "step")
     trained = ("T", ["h2d", "zero_grad", "forward", "loss", "backward", "optimizer"])
     both_steps = [trained, after_other(trained)]
     assert both("h2d", "h2d", "made", *step * 2, has_optimizer=False) == both_steps
-    assert both("call model", "made", *step * 2, has_optimizer=False) == both_steps  # a dry run
-    between = both(*step[:-1], "made", *step, has_optimizer=False)  # a second one in the midst of a training
+    assert both("call model", "made", *step * 2, has_optimizer=False) == both_steps  # the first model call is only a test
+    between = both(*step[:-1], "made", *step, has_optimizer=False)  # a second optimizer is created during training
     assert between == [("T", [*trained[1][:-1], *trained[1]])]
 
 
@@ -214,7 +215,7 @@ def test_a_second_forward_pass_follows_a_backward_pass(both: Callable[..., Cut])
     step = ("loader", "call model", "backward")
     twice = ("T", ["loader", "forward", "backward", "forward", "backward", "optimizer"])
     assert both(*step, "call model", "backward", "step") == [twice]
-    assert both(*step, "mm", "backward", "step") == [twice]  # a gradient penalty without a module
+    assert both(*step, "mm", "backward", "step") == [twice]  # a gradient penalty that calls no module
     penalty = both(*step, "mm", "mse_loss", "backward", "step")
     assert penalty == [("T", ["loader", "forward", "backward", "forward", "loss", "backward", "optimizer"])]
     logged = both(*step, "item", "call model", "backward", "step")
@@ -228,8 +229,8 @@ def test_work_of_other_threads_belongs_to_the_phase_of_the_training_thread(both:
 
 
 def test_steps_are_found_in_the_thread_of_the_first_optimizer_step(both: Callable[..., Cut]) -> None:
-    """WHEN the main thread calls the model once, and another thread trains THEN steps are cut from the second step of that
-    thread on."""
+    """WHEN the main thread calls the model once, and another thread trains THEN steps are found from the second step of the
+    other thread on."""
     side = [f"{event}@side" for event in TRAIN]
     assert both("call model", *side * 3)[-2:] == [TRAINED] * 2
 
@@ -241,15 +242,16 @@ def test_a_copy_within_a_module_call_belongs_to_the_forward_pass(both: Callable[
 
 
 def test_a_copy_after_other_work_does_not_start_a_forward_pass(both: Callable[..., Cut]) -> None:
-    """GIVEN a second trainer that reads its loss WHEN the next batch of the first trainer is copied THEN the copy is not part
-    of a forward pass."""
+    """GIVEN a second trainer that reads its loss WHEN the next batch of the first trainer is copied THEN the copy does not
+    begin a forward pass."""
     half = ("h2d", "call model", "backward")
     cut = both(*("h2d", "call model", "backward", "second step", "item", *half, "step") * 2)
     assert cut[0] == ("T", ["h2d", "forward", "backward", "optimizer", "other", "forward", "backward", "optimizer"])
 
 
 def test_inference_with_gradients_enabled_is_divided_into_batches_after_a_dry_run(both: Callable[..., Cut]) -> None:
-    """THEN the first batch is separated from the setup when the model is called for the second, and each batch is a step."""
+    """WHEN the model is called for the second batch THEN the first batch is separated from the setup. After that, each batch is
+    a step."""
     cut = both("call other", *("loader", "call model") * 4, "exhausted")
     assert cut == [("E", ["loader", "forward", "loader"]), ("E", ["other", "forward"]), *[("E", ["loader", "forward"])] * 2]
 
@@ -261,7 +263,7 @@ def test_without_an_optimizer_a_step_ends_where_the_next_batch_is_loaded(both: C
 
 
 def test_without_optimizer_and_loader_a_step_ends_where_the_next_forward_pass_begins(both: Callable[..., Cut]) -> None:
-    step = ("call model", "mse_loss", "backward", "mul", "call other no_grad")  # the last is a metric
+    step = ("call model", "mse_loss", "backward", "mul", "call other no_grad")  # the last call computes a metric
     evaluate = ("call model no_grad", "mse_loss")
     cut = both(*step * 3, *evaluate * 2, *step, *step, has_optimizer=False)
     assert "".join(kind for kind, _ in cut) == "TTT" + "EE" + "TT"
@@ -276,13 +278,14 @@ def test_training_without_modules_and_optimizer_is_divided_into_steps(both: Call
 
 
 def test_backward_passes_before_the_first_optimizer_step_belong_to_one_step(both: Callable[..., Cut]) -> None:
-    """Before the first step, the recorder has not seen the optimizer step, but the optimizer exists."""
+    """The recorder sees the optimizer step only later, but the optimizer already exists."""
     cut = both(*[*FORWARD, "backward"] * 3, "step")
     assert [kind for kind, _ in cut] == ["T"]
 
 
 def test_ops_that_create_a_tensor_begin_a_phase_only_where_other_time_was_recorded(both: Callable[..., Cut]) -> None:
-    """GIVEN a loop that updates an average with `_foreach_lerp_` after zero_grad WHEN the recorder saw no such op."""
+    """GIVEN a loop that updates an average with `_foreach_lerp_` after zero_grad WHEN the recorder saw no such op THEN this op
+    begins no phase."""
     recorded_ms = dict.fromkeys(("zero_grad", "h2d", "forward", "loss", "backward", "optimizer"), 1)
     step = ("zero_grad", "_foreach_lerp_", "h2d", "zeros", "call model", "mse_loss", "backward", "step")
     assert both(*step, phases_ms=recorded_ms) == [("T", list(recorded_ms))]

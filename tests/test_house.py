@@ -1,4 +1,4 @@
-"""The source has no import cycles, no large folders and no large classes."""
+"""Tests that the source has no import cycles, no large folders and no large classes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("traces", "tracer", "replayer", "tui")
-FLAT = ("replayer/surfaces", "tracer/surfaces", "tui/commands")  # one file per patched surface or command, however many
-MOST_FILES = 12  # directly in a folder, __init__.py included
-MOST_METHODS = 30  # that a class defines, private ones and properties included
+FLAT = ("replayer/surfaces", "tracer/surfaces", "tui/commands")  # these folders may have any number of files
+MOST_FILES = 12  # the number of files directly in a folder, including __init__.py
+MOST_METHODS = 30  # the number of methods in a class, including private methods and properties
 
 
 def modules_in(files: Mapping[str, str]) -> dict[str, str]:
@@ -23,7 +23,7 @@ def modules_in(files: Mapping[str, str]) -> dict[str, str]:
 
 
 def imports_within(files: Mapping[str, str]) -> dict[str, set[str]]:
-    """Return the modules of `files` that each module imports, at any place in the file and also for types only."""
+    """Return the modules of `files` that each module imports, anywhere in the file and also only for types."""
     modules = modules_in(files)
     packages = {name for path, name in zip(files, modules, strict=True) if path.endswith("/__init__.py")}
     graph: dict[str, set[str]] = {}
@@ -35,14 +35,16 @@ def imports_within(files: Mapping[str, str]) -> dict[str, set[str]]:
             elif isinstance(node, ast.ImportFrom):
                 above = name.split(".")[: len(name.split(".")) - node.level + (name in packages)] if node.level else []
                 base = ".".join([*above, *([node.module] if node.module else [])])
-                # `from room import part` imports the module room.part if there is one, else a name that room defines.
+                # `from room import part` imports the module room.part if this module exists. Otherwise it imports a name that
+                # room defines.
                 found.update(inner if (inner := f"{base}.{alias.name}") in modules else base for alias in node.names)
         graph[name] = (found & modules.keys()) - {name}
     return graph
 
 
 def cycle_in(graph: Mapping[str, set[str]]) -> list[str]:
-    """The modules of one import cycle, in order, the first one repeated at the end; empty if there is none."""
+    """Return the modules of one import cycle in order, with the first module again at the end. Return an empty list if there is
+    none."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -51,13 +53,13 @@ def cycle_in(graph: Mapping[str, set[str]]) -> list[str]:
 
 
 def crowded_folders(paths: list[str]) -> dict[str, int]:
-    """The folders with too many .py files directly in them, and how many these are."""
+    """Return the folders that contain too many .py files, and the number of these files."""
     counts = Counter(path.rpartition("/")[0] for path in paths)
     return {folder: count for folder, count in counts.items() if count > MOST_FILES and folder not in FLAT}
 
 
 def methods_of(source: str) -> Iterator[tuple[str, int]]:
-    """Every class in the source, wherever it is defined, and how many methods it defines itself."""
+    """Return every class in the source, nested classes included, and its number of methods."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ClassDef):
             yield node.name, sum(isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) for item in node.body)

@@ -1,4 +1,4 @@
-"""benchmarks/public_rank_programs.py: how two runs of a program are compared, and the page of results."""
+"""Tests how benchmarks/public_rank_programs.py compares two runs of a program, and its page of results."""
 
 from __future__ import annotations
 

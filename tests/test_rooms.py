@@ -1,5 +1,4 @@
-"""Imports run one way: trace_replay -> tui -> {tracer, replayer} -> traces. The tests check the imports in the source, and one
-test runs the code."""
+"""Tests that packages import each other only in one direction: trace_replay -> tui -> {tracer, replayer} -> traces."""
 
 from __future__ import annotations
 
@@ -17,10 +16,10 @@ FORBIDDEN = {
     "traces": {"tracer", "replayer", "tui", "trace_replay", "torch", "textual", "typer"},
     "tracer": {"replayer", "tui", "trace_replay", "textual", "typer"},
     "replayer": {"tracer", "tui", "trace_replay", "textual", "typer"},
-    "tui": {"trace_replay", "torch"},  # the script's process needs torch; the command beside it does not
+    "tui": {"trace_replay", "torch"},  # only the process of the script needs torch, not the command
     "trace_replay": {"tracer", "replayer", "torch", "numpy", "textual", "typer"},
 }
-# The packages of the replayer, and the modules that lie directly in it, from the top: each imports only what stands after it.
+# This list contains the packages and modules of the replayer. Each of them imports only those further down the list.
 FLOORS = (
     "child",
     "backend",
@@ -51,7 +50,7 @@ def nodes_of(file: Path) -> Iterator[ast.AST]:
 
 
 def imports_of(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The top-level name of every import in the source, wherever it stands."""
+    """Return the top-level name of every import in the source, including imports in functions."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
@@ -74,7 +73,7 @@ def test_a_package_imports_no_package_above_it(room: str) -> None:
 
 
 def replayer_imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The package or module of the replayer that each import in the source names, type-only imports included."""
+    """Return the replayer's package or module that each import in the source names, including imports only for types."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("replayer."))
@@ -106,7 +105,7 @@ def test_replayer_modules_import_only_modules_of_lower_layers() -> None:
 
 
 def classes_of(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The name of every class in the source, wherever it stands, without the underscore of private ones."""
+    """Return the name of every class in the source, including nested classes. The underscore of private names is removed."""
     yield from (node.name.lstrip("_") for node in nodes if isinstance(node, ast.ClassDef))
 
 
@@ -116,7 +115,7 @@ def test_the_checker_finds_every_nested_class() -> None:
 
 
 def test_every_class_name_is_used_once() -> None:
-    """A search for a class name finds one class, private or not, in one package."""
+    """A search for a class name must find only one class."""
     where: dict[str, list[str]] = {}
     for room in ROOMS:
         for file in sorted((ROOT / room).rglob("*.py")):
@@ -126,8 +125,8 @@ def test_every_class_name_is_used_once() -> None:
 
 
 def test_the_traces_library_imports_itself_only_at_module_level() -> None:
-    """See Note [Private module names]: if another distribution is called `traces`, a later `from traces` would import
-    that one."""
+    """If another distribution is called `traces`, a late `from traces` would import the other distribution. See Note [Private
+    module names]."""
     for file in sorted((ROOT / "traces").rglob("*.py")):
         for function in nodes_of(file):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -147,8 +146,8 @@ print(sorted({"torch", "textual", "typer", "rich", "pandas"} & sys.modules.keys(
 
 
 def test_no_command_except_predict_imports_torch() -> None:
-    """Importing torch takes longer than everything else that a command does. `trace predict` computes its estimates in its own
-    process."""
+    """Importing torch takes longer than the rest of a command. Only `trace predict` uses torch in its own process, to compute
+    estimates."""
     program = """
 import importlib, pkgutil, sys, tui.commands
 for module in pkgutil.iter_modules(tui.commands.__path__, "tui.commands."):

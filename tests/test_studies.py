@@ -1,4 +1,4 @@
-"""The generated study pages of docs/, made from given costs."""
+"""Tests that the study pages in docs/ are generated correctly from given measurements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def study(name: str, folder: Path = DOCS) -> Any:
     spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module: ModuleType = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses look for their types
+    sys.modules[name] = module  # dataclasses look up their types in sys.modules
     spec.loader.exec_module(module)
     return module
 
@@ -32,7 +32,7 @@ def test_modelled_data_stalls_agree_with_the_paper_in_order_and_limits(tmp_path:
         rates = [model.rate(network, cores) for cores in stalls.CORES]
         gpu_rate = stalls.BATCH / stalls.gpu_ns(network) * 1e9
         assert rates == sorted(rates) and rates[-1] == pytest.approx(gpu_rate, rel=0.01)
-        assert rates[-1] == pytest.approx(published[-1], rel=0.15)  # another server's V100
+        assert rates[-1] == pytest.approx(published[-1], rel=0.15)  # the paper used a V100 in another server
         assert rates[0] == pytest.approx(1e9 / 5_270_000, rel=0.01)
     ours = [model.preparation_stall(network) for network in stalls.PUBLISHED_PREPARATION]
     paper = list(stalls.PUBLISHED_PREPARATION.values())
@@ -50,7 +50,7 @@ def test_modelled_data_stalls_agree_with_the_paper_in_order_and_limits(tmp_path:
     computes, whole = zip(*(model.epoch_by_batch(batch) for batch in (16, 64, 256)), strict=True)
     assert computes[0] > computes[1] > computes[2] and whole[1] == pytest.approx(whole[2], rel=0.01)
     theirs = [stalls.Model(stalls.PUBLISHED_CPU_NS).epoch_by_batch(batch)[1] for batch in stalls.BATCHES]
-    assert max(theirs) < 1.02 * min(theirs)  # data sets the pace, as in the paper
+    assert max(theirs) < 1.02 * min(theirs)  # data loading limits the speed, as in the paper
     text = "\n".join(stalls.page(cost))
     assert "a DataLoader worker needs 5.27 ms of CPU time to load" in text and "nan" not in text
     assert "| 2 (alexnet) | 189.0 | 190.0 | +0.5% | 0.25 |" in text
@@ -106,7 +106,7 @@ def test_the_data_parallel_page_contains_every_table_and_the_library_times(tmp_p
         made.with_table(page, "none", "")
     rows = [
         {"model": "resnet18", "gpus": 1, "batch_size": 128, "computation_ms": 100.0},
-        {"model": "resnet18", "gpus": 1, "batch_size": 512, "computation_ms": 400.0},  # which nobody measured
+        {"model": "resnet18", "gpus": 1, "batch_size": 512, "computation_ms": 400.0},  # nobody measured this batch size
         {"model": "resnet18", "gpus": 2, "batch_size": 128, "computation_ms": 55.0},
         {"model": "vgg16", "gpus": 1, "batch_size": 512, "failed": "out of memory"},
     ]
@@ -126,8 +126,7 @@ def test_an_unknown_table_name_is_rejected_before_anything_runs(monkeypatch: pyt
 def test_the_benchmark_of_locked_pages_explains_why_it_cannot_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN a system without control groups WHEN the comparison is requested THEN one line explains why not. A few buffers take
-    some time for each epoch."""
+    """GIVEN a system without control groups WHEN a comparison is requested THEN one line explains why it cannot run."""
     pages = study("locked_pages", DOCS.parent / "benchmarks")
     monkeypatch.setattr(sys, "argv", ["locked_pages.py", "--buffers", "1", "--cgroups", str(tmp_path / "none")])
     assert pages.main() == 2

@@ -1,4 +1,4 @@
-"""Goldens of what commands print and the app shows: tests/tui/golden/."""
+"""Compares the output of commands and of the app with golden files in tests/tui/golden/."""
 
 from __future__ import annotations
 

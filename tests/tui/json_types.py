@@ -26,7 +26,7 @@ PAGE = _page()
 
 
 def faults(value: object, hint: Any, at: str = "") -> list[str]:
-    """Returns one text for each part of `value` that does not have its type."""
+    """Return one text for each part of `value` that does not have its type."""
     return list(_faults(value, hint, at))
 
 

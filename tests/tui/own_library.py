@@ -1,4 +1,4 @@
-"""Gives a test a folder and an empty library of the user."""
+"""Sets up a folder and an empty user library for a test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 def use_empty_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Change to the folder, in which the user's library will be."""
+    """Change to the folder, and use `folder / "own"` as the user's library."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr("traces.library.catalogue.user_folder", lambda: folder / "own")
     monkeypatch.setattr("tui.commands.library.user_folder", lambda: folder / "own")

@@ -1,4 +1,4 @@
-"""Which arguments belong to trace and which to the script: the rule as a table, and its invariants."""
+"""Tests which arguments of a command line belong to trace, and which belong to the script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tui.cli import run
 OPTIONS = {"--trace": True, "-o": True, "--output": True, "--loader": True, "--strict": False, "--help": False}
 
 TABLE = [
-    # words -> ours | the script's
+    # A row has the command line, and then the arguments of trace and of the script, separated by "|".
     ("train.py", "| train.py"),
     ("train.py --trace t", "--trace t | train.py"),
     ("train.py --trace=t --lr 0.1", "--trace=t | train.py --lr 0.1"),
@@ -25,39 +25,39 @@ TABLE = [
     ("-o r --strict train.py --trace t", "-o r --strict --trace t | train.py"),
     ("-or train.py --trace t", "-or --trace t | train.py"),
     ("--output=r train.py --trace t", "--output=r --trace t | train.py"),
-    # after the script, every other option belongs to the script
+    # After the script, every option except --trace belongs to the script.
     ("train.py --trace t -o x --strict --help -t5", "--trace t | train.py -o x --strict --help -t5"),
     ("train.py --tra t", "| train.py --tra t"),
     ("train.py --tracefile t", "| train.py --tracefile t"),
-    # one --trace is ours: the first
+    # Only the first --trace belongs to trace.
     ("--trace t train.py --trace u", "--trace t | train.py --trace u"),
     ("--trace=t train.py --trace=u", "--trace=t | train.py --trace=u"),
     ("train.py --trace t --trace u", "--trace t | train.py --trace u"),
-    # after -- nothing is ours, and before the script the -- itself is nobody's
+    # After "--", no argument belongs to trace. A "--" before the script is dropped.
     ("--trace t -- train.py --trace u", "--trace t | train.py --trace u"),
     ("--trace t -- -m package --strict", "--trace t | -m package --strict"),
     ("train.py --trace t -- --trace u", "--trace t | train.py -- --trace u"),
     ("train.py -- --trace u", "| train.py -- --trace u"),
-    # -m MODULE ends our options as a script does
+    # After -m MODULE, options belong to the module.
     ("-m package.train --trace t -o x", "--trace t | -m package.train -o x"),
     ("--strict -m package --lr 1 --trace t", "--strict --trace t | -m package --lr 1"),
     ("-mpackage --trace t", "--trace t | -mpackage"),
     ("-m --trace --trace t", "--trace t | -m --trace"),
-    # -c CODE, too
+    # After -c CODE, options belong to the code.
     ("-o r -c import --trace t -o x", "-o r --trace t | -c import -o x"),
-    # the word python before the script is nobody's
+    # The word "python" before the script is dropped.
     ("--trace t python train.py --lr 1", "--trace t | train.py --lr 1"),
     ("python3 -m package.train --trace t", "--trace t | -m package.train"),
     ("python3.12 -u train.py", "| -u train.py"),
     ("-o r -- python train.py", "-o r | train.py"),
     ("python", "|"),
     ("python.py python", "| python.py python"),
-    # a value that looks like a script or an option is still a value
+    # An option's value may look like a script or an option.
     ("--trace train.py train.py", "--trace train.py | train.py"),
     ("-o --strict train.py", "-o --strict | train.py"),
     ("train.py --trace --lr", "--trace --lr | train.py"),
     ("- --trace t", "--trace t | -"),
-    # what is no option of ours stays in front, to be refused
+    # An unknown option before the script is passed to trace, which rejects it.
     ("--frobnicate train.py", "--frobnicate | train.py"),
     ("-o", "-o |"),
     ("", "|"),

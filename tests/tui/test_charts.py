@@ -1,7 +1,7 @@
-"""The charts of the report on small figures whose places are worked out by hand.
+"""Tests the charts of the report with small figures. The expected positions were computed by hand.
 
-A chart is 860 wide and 220 high, with margins of 64 on the left, 12 on the right, 12 at the top and 34 at the bottom. So the
-curves have 784 x 174, and the largest value lies at 1 / 1.08 of the height.
+A chart is 860 px wide and 220 px high, with margins of 64 px on the left, 12 px on the right, 12 px at the top and 34 px at the
+bottom. The area for curves is 784 x 174 px, and the largest value is drawn at 1 / 1.08 of its height.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def pairs(*rows: tuple[str, tuple[float | None, ...], tuple[str, ...]]) -> str:
 
 
 def values(svg: str, shape: str, *names: str) -> list[tuple[float, ...]]:
-    """The attributes of all elements such as `<rect class="band" ...>`."""
+    """Return the attributes `names` of all elements such as `<rect class="band" ...>`."""
     found = re.findall(rf'<{shape.split()[0]} class="{shape.split()[1]}[^>]*>', svg)
     return [tuple(float(re.search(rf' {name}="([^"]*)"', one)[1]) for name in names) for one in found]  # type: ignore[index]
 
@@ -44,9 +44,9 @@ def texts(svg: str) -> list[str]:
 
 
 def test_a_curve_uses_the_whole_area_of_the_chart() -> None:
-    """GIVEN the values 0, 108 and 54 WHEN they are drawn THEN the top of the chart stands for 1.08 * 108 = 116.64."""
+    """GIVEN the values 0, 108 and 54 THEN the top of the chart stands for 1.08 * 108 = 116.64."""
     svg = chart(a_line([0, 108, 54], has_dots=True))
-    # 220 - 34 - value / 116.64 * 174
+    # The y coordinate of a value is 220 - 34 - value / 116.64 * 174.
     assert values(svg, "circle dot", "cx", "cy") == [(64.0, 186.0), (456.0, 24.9), (848.0, 105.4)]
     assert texts(svg) == ["0", "20", "40", "60", "80", "100", "0", "0.5", "1", "1.5", "2"]
 
@@ -67,10 +67,10 @@ def test_a_single_point_and_a_line_of_zeros_are_drawn() -> None:
 @pytest.mark.parametrize(
     ("limit", "y"),
     [
-        (200.0, 12 + 174 * (1 - 1 / 1.08)),  # the limit is the largest value of the chart
+        (200.0, 12 + 174 * (1 - 1 / 1.08)),  # the limit is the largest value in the chart
         (50.0, 186 - 50 / 108 * 174),
         (399.0, 12 + 174 * (1 - 1 / 1.08)),
-        (400.0, None),  # four times the largest value would flatten the curve
+        (400.0, None),  # the limit is four times the largest value, so it is not drawn
     ],
 )
 def test_a_chart_draws_a_limit_near_its_values_as_a_labelled_line(limit: float, y: float | None) -> None:
@@ -88,12 +88,11 @@ def test_a_chart_draws_a_limit_near_its_values_as_a_labelled_line(limit: float, 
 def test_a_shaded_band_covers_only_values_above_zero() -> None:
     svg = chart(a_line([0, 100]), band=(-5.0, 54.0))
     ((x, y, width, height),) = values(svg, "rect band", "x", "y", "width", "height")
-    assert (x, y, width, height) == (64, 99.0, 784, 87.0)  # 54 / 108 of 174, down to zero
+    assert (x, y, width, height) == (64, 99.0, 784, 87.0)  # the band ends at 54 / 108 of the height of 174
 
 
 def test_numbers_and_names_of_axes_are_beside_the_axes() -> None:
-    """GIVEN values up to 100 / 1.08 WHEN they are drawn THEN each number is 4 px below its grid line, and the x axis is at 186
-    px."""
+    """GIVEN values up to 100 / 1.08 THEN each number is 4 px below its grid line, and the x axis is at 186 px."""
     svg = chart(a_line([0.0, 100 / 1.08], x=[0, 2]))
     lines = [186 - value / 100 * 174 for value in (0, 20, 40, 60, 80, 100)]
     assert values(svg, "line grid", "x1", "x2", "y1", "y2") == [(64, 848, round(y, 1), round(y, 1)) for y in lines]
@@ -104,14 +103,14 @@ def test_numbers_and_names_of_axes_are_beside_the_axes() -> None:
 
 
 def test_names_and_numbers_of_bars_are_beside_the_bars() -> None:
-    """A bar is 16 high with its space, the rows are 7 apart, and the labels are on the left of 150."""
+    """A bar with its space is 16 px high, rows are 7 px apart, and labels are left of 150 px."""
     svg = pairs(("forward", (10.0, 5.0), ("10", "5")), ("loss", (10.0, 0.0), ("10", "0")))
     width = 860 - 150 - (2 * 6.6 + 10)
     assert values(svg, "text label", "x", "y") == [(142, 4 + 16 + 4), (142, 4 + 32 + 7 + 16 + 4)]
     assert values(svg, "rect bar", "y", "height") == [(4, 13), (20, 13), (43, 13), (59, 13)]
     numbers = [(150 + width + 5, 15), (150 + width / 2 + 5, 31), (150 + width + 5, 54), (155, 70)]
     assert values(svg, "text tick", "x", "y") == [pytest.approx(place, abs=0.06) for place in numbers]
-    assert 'viewBox="0 0 860 82"' in svg  # 4 + 2 x (32 + 7)
+    assert 'viewBox="0 0 860 82"' in svg  # the height is 4 + 2 x (32 + 7)
 
     svg = html(stacked_bars("Idle", [("A", {"busy": 1.0}), ("B", {"busy": 1.0})], {"busy": ("GPU busy", "a")}))
     assert values(svg, "text label", "x", "y") == [(142, 19), (142, 49)] and 'viewBox="0 0 860 64"' in svg
@@ -147,8 +146,8 @@ def test_the_longest_bar_leaves_space_for_its_text() -> None:
 
 
 def test_long_labels_move_the_bars_to_the_right() -> None:
-    """GIVEN a label of 30 letters, each 6.6 px wide THEN the bars begin at 30 * 6.6 + 8 px, and the longest bar leaves room for
-    its text."""
+    """GIVEN a label of 30 letters, which are 6.6 px wide THEN the bars begin at 30 * 6.6 + 8 px. The text of the longest bar
+    still fits."""
     svg = pairs(("k" * 30, (10.0,), ("10 ms",)), ("loss", (5.0,), ("5 ms",)))
     (x, longest), (other_x, shorter) = values(svg, "rect bar", "x", "width")
     assert x == other_x == 206 and longest == pytest.approx(860 - 206 - (5 * 6.6 + 10)) and shorter == longest / 2
@@ -156,9 +155,8 @@ def test_long_labels_move_the_bars_to_the_right() -> None:
 
 
 def test_a_file_has_the_title_the_legend_and_the_note_around_the_chart() -> None:
-    """GIVEN a legend that is too wide for one row WHEN a file is written THEN the picture has two rows for the legend above the
-    chart and the note."""
-    names = [(letter * 60, "a") for letter in "xyz"]  # 426 wide each, so two fit into 860
+    """GIVEN a legend that needs two rows WHEN a file is written THEN both rows are above the chart. The note is below."""
+    names = [(letter * 60, "a") for letter in "xyz"]  # each is 426 px wide, so two fit into 860 px
     file = Chart("Steps & more", 100, ['<rect class="mine"/>'], names, "Faded.").svg_file()
     root = ElementTree.fromstring(file)
     assert float(root.attrib["height"]) == 24 + 18 + 22 + 100 + 20

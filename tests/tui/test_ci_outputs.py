@@ -1,4 +1,4 @@
-"""What `trace diff --markdown`, `--junit` and `trace gate init` write."""
+"""Tests the files that `trace diff --markdown`, `trace diff --junit` and `trace gate init` write."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_replay_equal_to_its_recording_meets_the_initial_budgets(files: tuple[
     budgets = tmp_path / "budgets.toml"
     assert gate.init(files[0], budgets) == 0
     read = read_budgets(budgets)
-    # the handmade steps have equal lengths, so the margin is the least
+    # The handmade steps have equal lengths, so the budgets have the smallest margin.
     changes = {"step_time_change": 0.03, "memory_peak_change": 0.02}
     assert read == {**changes, "missing_ops": 0, "matched": 0.99, "same_program": 1}
     kept = tmp_path / "kept.toml"

@@ -1,4 +1,4 @@
-"""The `trace` command: its imports, its output, and how errors become one line and an exit code."""
+"""Tests the `trace` command: its imports and output, and that an error becomes one line and an exit code."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def small_trace(kind: DeviceKind = DeviceKind.KERNEL) -> Trace:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: it holds t.msgpack, a small trace."""
+    """Change to an empty folder that contains only t.msgpack, a small trace."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRACE_DEBUG", raising=False)
     save(small_trace(), tmp_path / "t.msgpack")
     return tmp_path
 
 
-# --- what it imports ---
+# --- imports of a command ---
 
 
 @pytest.mark.parametrize("words", [["--help"], ["replay", "--help"], ["import", "-h"], ["nonsense"], []])
@@ -88,7 +88,7 @@ def test_a_trace_file_is_read_without_the_importer(folder: Path) -> None:
     assert done.stdout.endswith("\n0 False\n")
 
 
-# --- trouble ---
+# --- errors ---
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_an_error_prints_one_line_and_exits_with_code_2(
     before = {path: path.read_bytes() for path in folder.iterdir()}
     # WHEN a command fails
     code = run(words.split())
-    # THEN there is one line, on stderr, and no file has changed
+    # THEN stderr has one line, and no file has changed
     out, err = capfd.readouterr()
     assert (code, out) == (2, "")
     assert err.startswith("trace: ") and err.count("\n") == 1 and said in err
@@ -170,7 +170,7 @@ def test_ctrl_c_exits_with_code_130(folder: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("tui.commands.info.summarize", interrupted)
     assert run(["info", "t.msgpack"]) == 130
-    # WHEN it happens during an import
+    # WHEN Ctrl-C arrives during an import
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr("tui.cli.main", lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(SystemExit, match="130"):
@@ -187,7 +187,7 @@ def test_a_command_prints_no_traceback_if_its_output_pipe_is_closed(folder: Path
         assert process.stderr.read() == ""
 
 
-# --- data on stdout, narration on stderr ---
+# --- results on stdout, messages on stderr ---
 
 
 def test_import_info_export_and_diff_work_on_a_real_recording(
@@ -220,7 +220,7 @@ def test_import_info_export_and_diff_work_on_a_real_recording(
 def test_export_writes_one_of_many_similar_ranks_unless_asked_for_all(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # GIVEN a trace of 12 ranks that differ only by chance
     save(crowd(devices=12, streams=1, kernels=2), folder / "many.msgpack")
-    # WHEN it is exported
+    # WHEN the trace is exported
     assert run(["export", "many.msgpack", "-o", "x.json"]) == 0
     # THEN the first rank and one similar rank are written, and the message names the others
     assert sorted(path.name for path in folder.glob("x_*")) == ["x_rank0.json", "x_rank1.json"]
@@ -282,15 +282,15 @@ def test_an_imported_recording_has_a_default_file_name(recording: str, name: str
     assert default_name(Path(recording)) == name
 
 
-# --- replay, the parent's side: here nothing but the child is made up ---
+# --- `trace replay`, with a fake child process ---
 
 PID = 4711
 
 
 @pytest.fixture
 def child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A fake of the child process of `trace replay`. It returns `code`, leaves `timelines`, and stores its arguments in
-    `words` and `session`."""
+    """Return the settings of a fake child process of `trace replay`. The child process returns `code` and leaves `timelines`.
+    Its arguments are stored in `words` and `session`."""
     made_up: dict[str, Any] = {"code": 0, "stopped_by": 0, "timelines": [PID], "booted": [PID], "started": [PID]}
 
     def run_child(
@@ -352,7 +352,7 @@ def test_a_result_that_cannot_be_written_exits_with_an_error_code(
     monkeypatch.setattr(replay_command, "write_json", full)
     child["code"] = code
     assert run("replay --report r.json train.py --trace t.msgpack".split()) == expected
-    # THEN the measured figures are still printed, and the error follows
+    # THEN the measured figures are printed before the error
     found, _, trouble = capfd.readouterr().err.rstrip("\n").rpartition("\n")
     assert trouble == "trace: r.json: No space left on device"
     assert found.startswith("PASS: ") if code == 0 else not found
@@ -396,8 +396,8 @@ def test_no_report_follows_the_error_of_a_failed_script(
     child.update(code=code)
     assert run("replay --report r.json train.py --trace t.msgpack".split()) == code
     assert capfd.readouterr().err == said
-    assert json.loads((folder / "r.json").read_text())["version"] == 1  # what was asked for is there all the same
-    # WHEN it failed before it used the GPU THEN its own error is all there is
+    assert json.loads((folder / "r.json").read_text())["version"] == 1  # the requested report was written nevertheless
+    # WHEN the script fails before it uses the GPU THEN only its own error is printed
     child.update(timelines=[])
     assert run("replay train.py --trace t.msgpack".split()) == code
     assert capfd.readouterr().err == ""
@@ -409,7 +409,7 @@ def test_no_report_follows_the_error_of_a_failed_script(
 def test_steps_before_a_signal_are_compared(
     child: dict[str, Any], code: int, stopped_by: int, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Torchrun ends with exit code 1 after a signal."""
+    """torchrun ends with exit code 1 after a signal."""
     child.update(code=code, stopped_by=stopped_by)
     assert run("replay train.py --trace t.msgpack".split()) == code
     ending, compared = capfd.readouterr().err.split("\n", 1)
@@ -420,7 +420,7 @@ def test_a_script_without_gpu_work_gets_no_report(
     child: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     idle = small_trace()
-    idle.device.origin[:] = Origin.PHASE  # what a phase was recorded to take
+    idle.device.origin[:] = Origin.PHASE  # the GPU time is the recorded time of a phase
     monkeypatch.setattr(replay_command, "one_replay", lambda *_: (idle, []))
     assert run("replay train.py --trace t.msgpack".split()) == 0
     assert capfd.readouterr().err == "trace: nothing was replayed: the script did no work on the GPU\n"
@@ -458,7 +458,7 @@ def test_a_hint_is_printed_if_the_script_rejects_an_option_of_trace(
         ("-o r.msgpack", True),
         ("--output=r.msgpack", True),
         ("-o model.pt", False),
-        ("--details", True),  # of which the script's file says nothing
+        ("--details", True),  # the source of the script does not contain this option
         ("--gpu-memory 4GiB", False),
     ],
 )
@@ -498,7 +498,7 @@ def test_help_fits_the_terminal_and_groups_the_options(
         for words in (["--help"], ["replay", "-h"], ["record", "-h"], ["diff", "-h"]):
             assert run(words) == 0
             lines = capfd.readouterr().out.splitlines()
-            prose = [line for line in lines if not line.startswith("  trace ")]  # examples are there to be copied
+            prose = [line for line in lines if not line.startswith("  trace ")]  # users copy examples, so these may be wider
             assert max(map(len, prose)) <= width, (words, width)
             assert "Examples:" in lines and ("Record and replay:" in lines or "Options of every command:" in lines)
 
@@ -533,7 +533,7 @@ def test_a_former_library_name_still_works_and_prints_a_note(folder: Path, capfd
     assert run(["info", "p100"]) == 0
     out, err = capfd.readouterr()
     assert "Tesla P100" in out and err.startswith("trace: p100 is now called p100-no-cudnn: it was measured without cuDNN")
-    # WHEN a file has that name THEN it is meant
+    # WHEN a file has the former library name THEN the file is used
     (folder / "p100.msgpack").write_bytes(Path("t.msgpack").read_bytes())
     assert run(["info", "p100.msgpack"]) == 0
     assert capfd.readouterr().err == ""

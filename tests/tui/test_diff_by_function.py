@@ -1,4 +1,4 @@
-"""`trace diff --by function` names traces without Python stacks and limits the number of functions in the table."""
+"""Tests that `trace diff --by function` limits the rows of its table, and names traces without Python stacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIME = FunctionTime("f", calls=1.0, gpu_ns=4_000, own_gpu_ns=3_000, backward_ns=
 
 @pytest.fixture
 def changes(monkeypatch: pytest.MonkeyPatch) -> list[FunctionChange]:
-    """The list of functions that `trace diff` compares. Tests add functions to the list."""
+    """Return the list of functions that `trace diff` compares. Tests add functions to this list."""
     found: list[FunctionChange] = []
     monkeypatch.setattr(diff, "load_trace", lambda name: name)
     monkeypatch.setattr(diff, "function_changes", lambda first, second: found)

@@ -1,4 +1,4 @@
-"""The documentation: a page per command that equals its `--help`, a short README, and valid links."""
+"""Tests that each command has a page that equals its `--help`, that the README is short, and that links are valid."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_readme_has_at_most_150_lines() -> None:
     cells = [cell for line in README.splitlines() if line.startswith("|") for cell in line.strip("|").split("|")]
     assert cells and all(len(cell.split()) <= MOST_CELL_WORDS for cell in cells)
     table = [line for line in README.splitlines() if line.startswith("| ")]
-    assert len(table) == 1 + 8  # a header and eight rows
+    assert len(table) == 1 + 8  # one header row, and eight rows
 
 
 def pages_with_links() -> list[Path]:

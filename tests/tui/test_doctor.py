@@ -1,4 +1,4 @@
-"""`trace doctor`: each check separately, and the report of a failed check."""
+"""Tests each check of `trace doctor`, and how a failed check is reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tui.commands.doctor import Diagnosis, Health, KernelFacts
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the two checks that start a Python process with torch by quick ones."""
+    """Replace the two slow checks, which start a Python process with torch, with fast fakes."""
 
     def one(name: str) -> Iterator[Diagnosis]:
         yield Diagnosis(name, Health.ok, "as made up")
@@ -50,7 +50,7 @@ def test_doctor_prints_one_line_for_each_check(quick: None, capfd: pytest.Captur
 
 
 class LateClock:
-    """A clock that wakes up 1, 2, 3, ... us after the deadlines."""
+    """A clock whose waits end 1, 2, 3, ... us after their deadlines."""
 
     def __init__(self) -> None:
         self.time_ns = 0
@@ -69,7 +69,7 @@ class LateClock:
 def test_doctor_reports_the_99th_percentile_of_clock_lateness(
     monkeypatch: pytest.MonkeyPatch, limit_ns: int, state: Health
 ) -> None:
-    """GIVEN 300 deadlines that are missed by 1 to 300 us THEN the 99th percentile is 298 us."""
+    """GIVEN 300 waits that end 1 to 300 us too late THEN the 99th percentile is 298 us."""
     monkeypatch.setattr(doctor, "WallClock", LateClock)
     monkeypatch.setattr(doctor, "LATE_NS", limit_ns)
     (found,) = doctor._clock()

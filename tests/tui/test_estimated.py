@@ -1,4 +1,4 @@
-"""The report of a replay without any measured time."""
+"""Tests the report of a replay that has only estimated times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_report_of_an_estimate_says_that_no_step_ended() -> None:
 
 
 def test_a_single_step_is_not_called_a_median() -> None:
-    """GIVEN an estimated replay of one step, which includes the warm-up, or of many WHEN shown THEN the text says so."""
+    """GIVEN an estimated replay of one step or of several steps THEN the text says "a single step" or "median"."""
     for steps, average in ((1, "a single step, including warm-up"), (4, "median")):
         recorded = training(steps=steps)
         said = estimated_text(recorded, compare(recorded, recorded))
@@ -38,7 +38,7 @@ def test_an_estimate_separates_gpu_time_from_the_host_time_of_this_machine() -> 
 
 
 def test_an_estimate_for_a_gpu_of_the_library_also_reports_gpu_time_and_assumed_values() -> None:
-    """GIVEN a replay with `--gpu v100 --estimate` of a model that the library lacks."""
+    """GIVEN a replay with `--gpu v100 --estimate` of a model that is not in the library."""
     replayed = replay_of(training(), sizes_assumed=3, reads_unrecorded=2)
     source = source_of("", "v100", estimate=True).compared_with(replayed)
     said = estimated_text(replayed, compare(source.recorded, replayed))

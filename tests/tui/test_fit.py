@@ -1,4 +1,4 @@
-"""`trace fit`: its results from the memory requests of a script at two batch sizes."""
+"""Tests that `trace fit` computes its results from a script's memory requests at two batch sizes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ GIB = 1 << 30
 
 
 def requests(batch: int, steps: int = 4, drift: int = 0) -> RequestLog:
-    """A GiB of weights, and steps that take 256 MiB per sample and give it back."""
+    """Return memory requests: 1 GiB for weights, and in each step 256 MiB per sample, which are freed at the end of the
+    step."""
     entries = [LogEntry(RequestKind.REQUEST, GIB)]
     for step in range(steps):
         entries.append(LogEntry(RequestKind.REQUEST, batch * (256 << 20) + step * drift))
@@ -36,14 +37,14 @@ def requests(batch: int, steps: int = 4, drift: int = 0) -> RequestLog:
 
 
 class Script:
-    """A fake of `run_child` that does what a script would do."""
+    """Fakes `run_child`, and writes the files that a real script would write."""
 
     def __init__(self, **how: Any) -> None:
         usual = {"code": 0, "steps": 4, "drift": 0, "default": 8, "said": b"", "most": 1 << 20, "times": 1, "torch": True}
         usual |= {"sequence": (), "shapes": (), "others": ()}
         self.how: dict[str, Any] = usual | how
         self.batches: list[int] = []
-        self.words: list[list[str]] = []  # of each run
+        self.words: list[list[str]] = []  # the arguments of each run
 
     def __call__(self, options_of_package: Any, words: Sequence[str], *, stderr: int, **rest: Any) -> ChildResult:
         numbers = re.findall(r"(?:^|[ =])(\d+)\b", " ".join(words[1:]))
@@ -81,7 +82,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def test_with_several_processes_fit_reads_the_timeline_of_the_first_rank() -> None:
-    """GIVEN several processes of one rank THEN it is unknown which of them counts."""
+    """GIVEN two processes of the same rank THEN no timeline is chosen."""
     first, second, again = (Trace(runs={rank: Run()}) for rank in (0, 1, 0))
     assert _timeline({}) is None
     assert _timeline({7: first}) is first
@@ -96,8 +97,8 @@ def test_with_several_processes_fit_reads_the_timeline_of_the_first_rank() -> No
         ("a.py -b 8 x", "-b", "a.py -b 4 x"),
         ("a.py --batch-size=8", "--batch-size", "a.py --batch-size=4"),
         ("a.py --bb=8 --b=8", "--b", "a.py --bb=8 --b=4"),
-        ("a.py -b", "-b", "a.py -b -b 4"),  # without a value
-        ("-b 8", "-b", "-b 8 -b 4"),  # the first word is the script
+        ("a.py -b", "-b", "a.py -b -b 4"),  # the option has no value
+        ("-b 8", "-b", "-b 8 -b 4"),  # the first word is the name of the script
         ("-m a", "--bs", "-m a --bs 4"),
         ("a.py 8 x", "1", "a.py 4 x"),
         ("-m a x 8", "2", "-m a x 4"),
@@ -139,13 +140,14 @@ def test_fit_tries_all_gpus_even_if_none_fits(script: Any, capsys: pytest.Captur
     [
         (35, ["-b", "44"], [44, 22]),
         (35, [], [8, 17]),  # half of the first size
-        (16, [], [8, 9]),  # half of the first size is the batch size, so the next number is tried
+        (16, [], [8, 9]),  # half of the first size equals the batch size, so the next number is used
     ],
 )
 def test_the_batch_dimension_is_the_dimension_that_the_batch_option_changes(
     script: Any, capsys: pytest.CaptureFixture[str], sequence: int, words: list[str], batches: list[int]
 ) -> None:
-    """GIVEN inputs of sequence x batch x 3 THEN the batch size is the second size, and the limit is that of a batch first."""
+    """GIVEN inputs of the shape (sequence, batch, 3) THEN the second size is the batch size. The limit is the same as for
+    (batch, 3)."""
     ran = script(sequence=(sequence,))
     assert run(FitOptions(["train.py", *words], "v100-sxm2-16gb", batch_option="-b", json=True)) == 0
     facts = told(capsys)
@@ -158,15 +160,15 @@ def test_the_batch_dimension_is_the_dimension_that_the_batch_option_changes(
     [
         ((35, 20), (35, 17), 20),
         ((64, 3, 32, 32), (32, 3, 32, 32), 64),
-        ((31, 20), (29, 15), 20),  # padded sequences, which also change in length
-        ((8, 4), (16, 4), 8),  # the option counts something else
+        ((31, 20), (29, 15), 20),  # padded sequences also change in length
+        ((8, 4), (16, 4), 8),  # the option does not set the batch size
         ((8, 4), (8, 4), 8),
     ],
 )
 def test_the_batch_size_is_found_by_comparing_the_input_shapes_of_two_runs(
     script: Any, capsys: pytest.CaptureFixture[str], first: Shape, second: Shape, batch: int
 ) -> None:
-    """The second run has half of the first size as its batch size, or one sample more if the input already has that size."""
+    """The batch size of the second run is half of the first size. If this equals the batch size, one sample is added."""
     script(shapes=(first, second))
     run(FitOptions(["train.py"], "v100-sxm2-16gb", batch_option="-b", json=True))
     assert told(capsys)["batch"] == batch
@@ -298,16 +300,15 @@ def test_fit_leaves_no_files_in_the_folder(tmp_path: Path, script: Any, monkeypa
 
 @pytest.fixture
 def first() -> _FitRun:
-    """Three GPUs, of which the second needs most: 1 GiB of weights and 2 GiB for eight samples."""
+    """Return a run on three GPUs. The second GPU needs the most memory: 1 GiB for weights and 2 GiB for eight samples."""
     return _FitRun([requests(2), requests(8), requests(4)], WorkloadSignature(), steps=4, ended=4)
 
 
 def test_with_several_gpus_fit_shows_the_gpu_that_needs_the_most_memory(
     script: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """GIVEN GPUs that get two, four and eight samples THEN the GPU with eight samples decides: it needs 1 GiB for weights and 2
-    GiB for samples. GIVEN a
-    GPU that does not fit THEN it decides, even if another one reserves more."""
+    """GIVEN GPUs that get two, four and eight samples THEN the GPU with eight samples decides. If a GPU's batch does not fit,
+    this GPU decides."""
     script(others=(2, 4))
     run(FitOptions(["train.py", "-b", "8"], "k80,v100-sxm2-16gb", json=True))
     need = told(capsys)
@@ -348,7 +349,7 @@ def test_memory_requests_count_as_changing_if_the_last_two_steps_differ(
 def test_the_largest_batch_is_unknown_if_memory_does_not_depend_on_the_batch_size(
     script: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The search ends at the largest batch size."""
+    """The search stops at the largest batch size."""
     monkeypatch.setattr("replayer.memory.rerun_requests.MAX_BATCH", 50)
     monkeypatch.setattr(fit, "MAX_BATCH", 50)
     script()

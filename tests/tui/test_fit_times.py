@@ -1,4 +1,4 @@
-"""The step time of a script on each GPU, for a library of two GPUs and a run of 100 us per step on a third one."""
+"""Tests the step time of a script on each GPU, with a library of two GPUs and a run of 100 us per step on a third GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORKLOAD = WorkloadSignature()
 
 
 class Cell:
-    """A library entry that knows one batch size."""
+    """A library entry that was measured at one batch size."""
 
     name, last_batch, out_of_memory_batch = "v100/net", 32, 33
     batches = ()
@@ -38,7 +38,8 @@ class Cell:
 
 @pytest.fixture(autouse=True)
 def library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The V100 has measured the workload, the P100 another one, and the entries of a third GPU do not match."""
+    """Fake a library in which the V100 has the script's workload, the P100 has another workload, and a third GPU has no
+    match."""
     gpus = [SimpleNamespace(name="v100", device=V100.names[0]), SimpleNamespace(name="p100", device=P100.names[0])]
 
     def match(name: str, workload: WorkloadSignature) -> Any:
@@ -48,7 +49,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> None:
 
     broken = SimpleNamespace(name="broken", device="")
     monkeypatch.setattr(fit_times, "catalogue", SimpleNamespace(gpus=lambda: [broken, *gpus], match=match))
-    # On every GPU, work takes twice as long as in the run.
+    # On every GPU, the work takes twice as long as in the recorded run.
     twice = lambda trace, recording, conditions: SimpleNamespace(durations_ns=trace.device.duration_ns * 2.0)  # noqa: E731
     monkeypatch.setattr(scaling.Scaling, "of", twice)
 
@@ -64,7 +65,7 @@ def test_a_measured_step_time_is_the_sum_of_its_phases() -> None:
     found = known.step(V100)
     assert found is not None
     assert (found.step_ns, found.source, found.is_estimate) == (6000 * US, "v100/net", False)
-    assert known.step(P100) is None  # another workload, and no run to estimate from
+    assert known.step(P100) is None  # the P100 measured another workload, and there is no run to estimate from
 
 
 def test_an_inference_step_takes_the_time_of_copy_and_forward_pass() -> None:
@@ -86,7 +87,7 @@ def test_a_batch_limit_is_known_only_for_the_measured_gpu() -> None:
 
 
 def test_an_estimated_step_time_is_the_sum_of_its_gpu_times() -> None:
-    """GIVEN five kernels of 10 us per step WHEN each takes twice as long THEN a step is estimated as 100 us."""
+    """GIVEN five kernels of 10 us per step WHEN each takes twice as long THEN the step time is estimated as 100 us."""
     found = KnownTimes(WORKLOAD, 7, training(steps=4)).step(A100)
     assert found is not None
     assert (found.step_ns, found.source, found.is_estimate) == (100 * US, "estimated", True)
@@ -94,7 +95,8 @@ def test_an_estimated_step_time_is_the_sum_of_its_gpu_times() -> None:
 
 
 def test_measurements_on_another_gpu_correct_the_estimated_step_time() -> None:
-    """The V100 takes 6 ms for a step that is estimated as 100 us: 60 times as long."""
+    """On the V100, the step was estimated as 100 us and measured as 6 ms, which is 60 times as long. The estimate for the A100
+    is multiplied by 60."""
     found = KnownTimes(WORKLOAD, 32, training(steps=4)).step(A100)
     assert found is not None
     assert (found.step_ns, found.source) == (6000 * US, "estimated, corrected by v100/net")
@@ -132,7 +134,8 @@ def test_a_gpu_that_cannot_be_estimated_has_no_step_time(monkeypatch: pytest.Mon
 
 
 def with_collectives(*names: str) -> Trace:
-    """Collectives of 1 KiB between two ranks. The first begins just after the step, the others at its end."""
+    """Return a trace with collectives of 1 KiB between two ranks. In each step, the first collective begins after 1 ns, and the
+    others begin at the end of the step."""
     trace = training(steps=4)
     starts, ends = trace.steps.start_ns, trace.steps.start_ns + trace.steps.duration_ns
     calls = [
@@ -166,8 +169,8 @@ def every_collective_takes_15_us(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (("all_gather",), 15),
         (("all_gather", "broadcast"), 30),
-        (("all_reduce",), 15),  # begins when the backward pass ends
-        # The backward pass takes 20 us: the first reduction runs from 10 to 25 us, the second until 40 us.
+        (("all_reduce",), 15),  # the all-reduce begins at the end of the backward pass
+        # The backward pass takes 20 us. The first all-reduce runs from 10 to 25 us, and the second one until 40 us.
         (("all_reduce", "all_reduce"), 20),
         (("reduce_scatter", "all_gather", "all_reduce"), 35),
     ],
@@ -181,7 +184,8 @@ def test_communication_that_outlasts_the_backward_pass_lengthens_a_step(names: t
 
 @pytest.mark.usefixtures("every_collective_takes_15_us")
 def test_estimates_hide_more_communication_behind_a_longer_backward_pass() -> None:
-    """The measured step is 60 times as long as estimated, so the backward pass takes 1200 us: only the last 15 us remain."""
+    """The measured step is 60 times as long as estimated, so the backward pass takes 1200 us. Only the last 15 us of
+    communication remain visible."""
     found = KnownTimes(WORKLOAD, 32, with_collectives("all_reduce", "all_reduce")).step(V100)
     assert found is not None
     assert (found.communication_ns, found.is_estimate) == (15 * US, True)

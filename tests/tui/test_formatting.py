@@ -1,4 +1,4 @@
-"""Units, cut names and tables."""
+"""Tests how numbers with units, shortened names and tables are written."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_different_names_stay_different_when_they_are_shortened() -> None:
         "volta_sgemm…4_nt",
         "relu",
     ]
-    # names are kept apart from a width of 12 on
+    # From a width of 12 characters, shortened names differ.
     assert fit_apart(["volta_sgemm_nn", "volta_sgemm_nt"], 12) == ["volta_sg…_nn", "volta_sg…_nt"]
     assert fit_apart(["volta_sgemm_nn", "volta_sgemm_nt"], 11) == ["volta_sgem…"] * 2
     assert fit_apart(["same_name_of_a_kernel"] * 2, 16) == ["same_name_of_a_…"] * 2
@@ -112,7 +112,7 @@ def test_kernel_names_that_differ_only_in_parameters_are_not_shortened() -> None
 @given(st.lists(st.tuples(st.text(max_size=60), st.integers(0, 10**9)), max_size=5), st.integers(40, 120), st.booleans())
 def test_tables_never_exceed_the_width_and_align_figures_right(rows: list[tuple[str, int]], width: int, stretch: bool) -> None:
     lines = table(["name", "figure"], [[name, str(figure)] for name, figure in rows], width=width, stretch=stretch)
-    assert len({len(line) for line in lines}) == bool(rows)  # without rows there are no lines
+    assert len({len(line) for line in lines}) == bool(rows)  # a table without rows is empty
     assert all(len(line) == width if stretch else len(line) <= width for line in lines)
     assert all(line.endswith(str(figure)) for line, (_, figure) in zip(lines[1:], rows, strict=True))
 

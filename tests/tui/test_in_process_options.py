@@ -1,4 +1,4 @@
-"""Invalid arguments of `trace_replay.start` and invalid options of the pytest plugin are rejected."""
+"""Tests that `trace_replay.start` rejects invalid arguments, and that the pytest plugin rejects invalid options."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def test_a_misspelled_gpu_is_reported_with_similar_gpus() -> None:
         trace_replay.start("a1000")
     with pytest.raises(TraceLibraryError, match=r"^nope\.msgpack: no such file"):
         trace_replay.start("nope.msgpack")
-    # WHEN pytest is started with it THEN pytest reports wrong usage, without a traceback
+    # WHEN pytest is started with an unknown GPU THEN pytest reports wrong usage, without a traceback
     with pytest.raises(pytest.UsageError, match=r"^virtual GPU: a1000: no such recording"):
         GpuSession(None).use(StartOptions(what="a1000"))

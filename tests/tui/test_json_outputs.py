@@ -1,4 +1,4 @@
-"""Each command's JSON has the type that docs/json.md gives, and the page is current."""
+"""Tests that the JSON of each command has the type in docs/json.md, and that this page is up to date."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def printed(capfd: pytest.CaptureFixture[str], command: str, *words: str, code: int = 0) -> None:
-    """Runs a command, and checks its JSON against the type in docs/json.md."""
+    """Run a command, and check its JSON against the type in docs/json.md."""
     assert run(list(words)) == code, capfd.readouterr().err
     assert faults(json.loads(capfd.readouterr().out), PAGE.OUTPUTS[command]) == []
 

@@ -1,4 +1,4 @@
-"""`trace library`: the lists, the entries of a user, and the checks of a contributed entry."""
+"""Tests `trace library`: its lists, the entries of a user, and the checks of a contributed entry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPREAD = {"spread": "1 %", "source": "trace record"}
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's own folder, and a working folder with a file of two cells and a recording in it."""
+    """Return the folder of the user's library. The current folder contains a file with two cells, and a recording."""
     use_empty_library(tmp_path, monkeypatch)
     write_cells("two.cells", GPU, [a_cell("net"), a_cell("other", workload=replace(NETWORK, parameters=7))], SPREAD)
     save(trace_of(a_cell(), 2), "run.msgpack")
@@ -72,7 +72,7 @@ def test_show_prints_all_facts_of_an_entry(own: Path, capfd: pytest.CaptureFixtu
     for text in (*told_of, "50.9 ms", "spread"):
         assert text in out
     shown = facts(capfd, "show", "p100/resnet50")
-    assert shown["phases_ns"]["forward"][31] == 50_919_354 and shown["memory"]["batches"][-1] == 176  # beyond, interpolated
+    assert shown["phases_ns"]["forward"][31] == 50_919_354 and shown["memory"]["batches"][-1] == 176  # only up to 176
     assert facts(capfd, "show", "p100/resnet50@32") == shown
     assert told(capfd, "show", "p100-no-cudnn")[0] == 0
     code, out, said = told(capfd, "show", "p100")
@@ -96,7 +96,7 @@ def test_a_file_of_step_times_can_be_shown_before_it_is_added(own: Path, capfd: 
     write_cells("one.cells", GPU, [noisy], {"source": "trace record"})
     code, out, _ = told(capfd, "show", "one.cells")
     assert code == 0 and "standard deviation between steps: forward 2.5 to 10.0 %" in out
-    # a phase that took no time at one batch size has no share there
+    # A phase that takes no time at a batch size has no relative deviation at this batch size.
     zero = replace(noisy, phases_ns={"forward": np.array([0, 2000, 4000])})
     write_cells("zero.cells", GPU, [zero], {"source": "trace record"})
     assert "standard deviation between steps: forward 2.5 to 5.0 %" in told(capfd, "show", "zero.cells")[1]
@@ -132,7 +132,7 @@ def test_add_reports_problems_of_the_entry(own: Path, capfd: pytest.CaptureFixtu
 def test_a_missing_library_folder_is_reported(
     own: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert facts(capfd, "list", "--gpu", "k80")["faults"] == []  # the user's own folder need not be there
+    assert facts(capfd, "list", "--gpu", "k80")["faults"] == []  # the folder of the user's library may be missing
     monkeypatch.setenv("TRACE_LIBRARY", str(own / "shared"))
     left_out = f"{own / 'shared'}: No such file or directory: this folder of the library is left out"
     assert facts(capfd, "list", "--gpu", "k80")["faults"] == [left_out]
@@ -144,7 +144,7 @@ def test_user_entries_can_be_added_used_and_removed(own: Path, capfd: pytest.Cap
     code, _, err = told(capfd, "add", "two.cells")
     assert code == 2 and "the library already has g9/net" in err
     assert told(capfd, "add", "two.cells", "--name", "g9/third")[2].startswith("trace: two.cells contains 2 entries; `--name`")
-    # A recording of phases becomes a cell, one without a signature stays a recording.
+    # A recording of phases is added as a cell. A recording without a workload signature is added as a recording.
     assert facts(capfd, "add", "run.msgpack")["added"] == ["g9/run"]
     assert catalogue.find_cell("g9/run").batches.tolist() == [2]
     blind = trace_of(a_cell(), 2)
@@ -231,7 +231,7 @@ def test_trace_library_check_accepts_every_bundled_file() -> None:
 
 
 def test_measurements_of_one_gpu_cannot_be_replayed_on_several(own: Path) -> None:
-    """GIVEN the bundled library, whose only recording of two GPUs is p100x2-no-cudnn."""
+    """GIVEN the bundled library, in which only p100x2-no-cudnn is a recording of two GPUs."""
     require_phases_enough(strict=False, gpus=1)
     with pytest.raises(TraceLibraryError, match=r"`--gpus 2` cannot use .* or `--trace` with the recording p100x2-no-cudnn$"):
         require_phases_enough(strict=False, gpus=2)

@@ -1,4 +1,4 @@
-"""Sizes of GPUs as people write them."""
+"""Tests how memory sizes of GPUs are read from an option."""
 
 from __future__ import annotations
 

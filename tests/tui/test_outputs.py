@@ -1,4 +1,4 @@
-"""Output: complete files or none, colour only on a terminal."""
+"""Tests that output files are complete or missing, and that text is coloured only on a terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_json_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None
     path = tmp_path / "r.json"
     write_json(path, {"a": 1})
     assert json.loads(path.read_text()) == {"a": 1}
-    # WHEN the value cannot be written as JSON THEN the old file is unchanged, and no other file is left
+    # WHEN the value cannot be written as JSON THEN the old file is unchanged, and there is no other file
     with pytest.raises(ValueError, match="JSON"):
         write_json(path, {"a": float("nan")})
     assert json.loads(path.read_text()) == {"a": 1}

@@ -1,4 +1,4 @@
-"""`trace plot`: each figure, and rejected requests."""
+"""Tests each figure of `trace plot`, and that invalid requests are rejected."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_each_figure_can_be_plotted(folder: Path, what: str, words: list[str]) -
     assert all(word in said for word in words), said
     first = Path("x.svg").read_bytes()
     assert run(["plot", "a.msgpack", "b.msgpack", "--what", what, "-o", "x.svg"]) == 0
-    assert Path("x.svg").read_bytes() == first  # it can be kept in a repository
+    assert Path("x.svg").read_bytes() == first  # the same traces always give the same file
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def shapes(what: str, *traces: Trace) -> Chart:
 
 
 def numbers(chart: Chart, shape: str, *names: str) -> list[tuple[float, ...]]:
-    """The attributes of all shapes such as `<rect class="bar a" ...>`."""
+    """Return the attributes `names` of all shapes such as `<rect class="bar a" ...>`."""
     found = [element.attrib for element in map(ElementTree.fromstring, chart.shapes) if element.attrib["class"] == shape]
     return [tuple(float(element[name]) for name in names) for element in found]
 
@@ -81,9 +81,11 @@ def texts(chart: Chart, shape: str) -> list[str]:
 
 
 def test_steps_of_two_traces_are_plotted_with_the_noise_of_the_first() -> None:
-    """GIVEN a trace with steps of 100, 104, 108 and 112 us and a warm-up step of 200 us, and a trace with steps of 100 us. Half
-    of the
-    quartiles' distance is 3 us (0.103 to 0.109 ms), around the median of 0.106 ms."""
+    """GIVEN steps of 100, 104, 108 and 112 us and a warm-up step of 200 us in the first trace THEN the shaded noise is 0.103 to
+    0.109 ms.
+
+    The median is 0.106 ms, and half of the interquartile range is 3 us.
+    """
     trace = training(5, jitter_us=(0, 4, 8, 12, 100))
     trace.steps.kind[:] = [*[StepKind.STEADY] * 4, StepKind.WARMUP]
     chart = shapes("steps", trace, training(5))
@@ -104,15 +106,15 @@ def test_of_more_than_2000_steps_only_the_longest_of_each_section_are_drawn() ->
 
 
 def test_the_plot_shows_busy_time_and_then_reasons_of_idle_time() -> None:
-    """GIVEN steps of 100 us: 50 us busy, 20 us waiting for data, 18 us for the host and 12 us for launches WHEN they are
-    plotted THEN 100 us are 700 px wide."""
+    """GIVEN steps of 100 us, in which the GPU is busy for 50 us and waits for data for 20 us, for the host for 18 us and for
+    launches for 12 us. 100 us are 700 px wide."""
     chart = shapes("idle", training())
     found = [numbers(chart, kind, "x", "width")[0] for kind in ("busy", "r0", "r1", "r4") if numbers(chart, kind, "x")]
     assert found[:3] == [(150, 350), (500, 140), (640, 126)] and len(chart.shapes) == 5
 
 
 def held(memory_mib: list[int], of_device_mib: int) -> Trace:
-    """Return a training step in which the device has allocated the given bytes after 0, 1, 2, ... us."""
+    """Return a training step in which the device has allocated the given number of MiB after 0, 1, 2, ... us."""
     trace = training()
     changes = [after - before for before, after in zip([0, *memory_mib], memory_mib, strict=False)]
     trace.memory = MemoryEvents.of(
@@ -131,7 +133,8 @@ def test_the_memory_plot_shows_the_capacity_if_a_quarter_is_used() -> None:
 
 
 def test_the_kernel_plot_shows_the_kernels_with_the_most_time_first() -> None:
-    """GIVEN four steps with kernels of 10 us, one of which takes 30 us WHEN two are compared THEN the times are per step."""
+    """GIVEN four steps with kernels of 10 us, of which one takes 30 us WHEN two traces are plotted THEN the times are per
+    step."""
     trace = training()
     trace.device.duration_ns[trace.device.name == trace.strings.find("softmax")] = 30 * US
     chart = shapes("kernels", trace)

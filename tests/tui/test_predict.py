@@ -1,4 +1,4 @@
-"""`trace predict`: the predictions of a sweep, and their costs."""
+"""Tests which predictions `trace predict` makes in a sweep, and their costs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tui.options import PredictOptions
 
 @pytest.fixture
 def recorded_batch(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Predictions are the conditions themselves."""
+    """Fake a predictor that returns its conditions as the prediction."""
     found = {"batch": 8}
 
     class Predictor:
@@ -61,7 +61,7 @@ def test_a_sweep_over_an_unknown_quantity_is_rejected(sweep: str, error: str, re
     recorded_batch["batch"] = 0
     with pytest.raises(TraceError, match=error):
         swept(sweep)
-    assert swept("gpus")[0] == (0, 0, 0)  # needs no batch size
+    assert swept("gpus")[0] == (0, 0, 0)  # a sweep over GPUs needs no batch size
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Names in a recording are not trusted: control characters are not printed, and our own styles are."""
+"""Tests that control characters in recorded names are not printed, but colour codes of this tool are."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ HOSTILE = "Tesla \x1b]0;owned\x07 \x1b[5mT4\x9b31m\u202e"
 def test_no_output_contains_the_escape_sequences_of_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """GIVEN a recording with escape sequences in its names WHEN it is printed, drawn or exported THEN the terminal does not
-    receive it, and the picture is valid XML."""
+    """GIVEN a recording with escape sequences in its names WHEN the recording is printed, drawn or exported THEN no output
+    contains them. The picture is valid XML."""
     trace = make_recording([("forward", 0, 100)], [Op(f"aten::mm {HOSTILE}", 10, 20, kernel=(20, 5))])
     trace.devices = [replace(device, name=HOSTILE) for device in trace.devices]
     save(trace, tmp_path / "t.msgpack")

@@ -1,4 +1,4 @@
-"""`trace record` after its script has ended: one merged file, or the partial files of the processes."""
+"""Tests what `trace record` writes after the script has ended: one merged file, or the partial files of the processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tui.options import RecordOptions
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which a script has just been recorded, whose exit code is 0."""
+    """Return the folder in which a fake script is recorded. The script ends with exit code 0."""
     monkeypatch.chdir(tmp_path)
 
     def ran(*arguments: Any, **options: Any) -> ChildResult:
@@ -48,7 +48,7 @@ def test_record_merges_the_partial_files_into_one(place: Path, capsys: pytest.Ca
 def test_a_program_started_by_exec_has_a_separate_partial_file(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """GIVEN a program with 2 steps that replaces itself by a program with 3 steps (os.exec) THEN the longer recording is
+    """GIVEN a program with 2 steps that replaces itself with a program with 3 steps (os.exec) THEN the longer recording is
     kept."""
     first: Callable[..., ChildResult] = vars(record)["run_child"]
 
@@ -91,8 +91,8 @@ def test_the_longest_recording_of_each_rank_is_kept(
 def test_record_returns_the_scripts_exit_code_unless_saving_fails(
     place: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """GIVEN a script that ends with `code` WHEN its recording cannot be written, or Ctrl-C stops the writing THEN the
-    command still exits with `code`, unless `code` is 0."""
+    """GIVEN a script that ends with `code` WHEN its recording cannot be written, or Ctrl-C stops the writing THEN the command
+    ends with `code`. If `code` is 0, the command ends with an error code."""
     first: Callable[..., ChildResult] = vars(record)["run_child"]
     monkeypatch.setattr(record, "run_child", lambda *words, **options: replace(first(*words, **options), returncode=code))
     monkeypatch.setattr(record, "merge_ranks", lambda traces: signal.raise_signal(signal.SIGINT))

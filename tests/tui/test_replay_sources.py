@@ -1,4 +1,4 @@
-"""Where the times of `trace replay` and `trace stalls` come from, and which options contradict one another."""
+"""Tests where the times of `trace replay` and `trace stalls` come from, and which options contradict each other."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tui.options import ReplayOptions, StallsOptions
 
 
 def played(*steps: tuple[int, int, str]) -> Trace:
-    """A replay of steps: how many, their batch size, and how their times were found."""
+    """Return a replay whose steps are given as (number of steps, batch size, how their times were found)."""
     groups = tuple(
         LibrarySteps(count, {"forward": 1000}, (LibraryCall("v100/net", batch, True, how),)) for count, batch, how in steps
     )
@@ -72,8 +72,8 @@ def replay_with(rows: tuple[LibrarySteps, ...], recorded_step: list[int], kind: 
 
 
 def test_a_replay_without_measured_training_is_an_estimate() -> None:
-    """GIVEN a script that only evaluates WHEN the library has the times of its model in training THEN the report is an estimate
-    with the step time of evaluation."""
+    """GIVEN a script that only evaluates its model WHEN the library has only training times of the model THEN the replay is an
+    estimate."""
     assert not was_measured(replay_with((EVALUATION,), [0, 0], [StepKind.STEADY] * 2))
     replayed = replay_with((EVALUATION,), [0, 0], [StepKind.EVALUATION] * 2)
     source = source_of("", "v100", estimate=False).compared_with(replayed)
@@ -85,8 +85,8 @@ def test_a_replay_without_measured_training_is_an_estimate() -> None:
 
 @pytest.mark.parametrize("first", [EVALUATION, LibrarySteps(1, {"forward": 9}, ())])
 def test_evaluation_before_or_after_training_is_not_compared_with_training(first: LibrarySteps) -> None:
-    """GIVEN a script that evaluates its model before or after training WHEN it is replayed THEN only training steps are
-    compared, and the different length of an evaluation step is not noise."""
+    """GIVEN a script that evaluates its model before or after training THEN only training steps are compared. The length of
+    evaluation steps is not noise."""
     (measured,) = cells_of(played((2, 32, "measured")))
     for rows, recorded_step in (((first, measured), [0, 1, 1]), ((measured, first), [1, 0, 0])):
         replayed = replay_with(rows, recorded_step, [StepKind.EVALUATION, StepKind.STEADY, StepKind.STEADY])
@@ -98,7 +98,7 @@ def test_evaluation_before_or_after_training_is_not_compared_with_training(first
 
 
 def test_all_training_steps_of_an_estimate_count() -> None:
-    """GIVEN a script that copies data to the GPU in its first step only, so the library steps have one more entry."""
+    """GIVEN a script that copies data to the GPU only in its first step, so the notes have one more group of steps."""
     rows = (LibrarySteps(1, {}, ()), LibrarySteps(2, {}, ()))
     replayed = replay_with(rows, [0, 1, 1], [StepKind.WARMUP, StepKind.STEADY, StepKind.STEADY])
     source = source_of("", "v100", estimate=True).compared_with(replayed)
@@ -140,7 +140,7 @@ def test_step_times_come_from_a_recording_or_a_library_entry_or_an_estimate(reco
     assert of.gpu is not None and of.name == of.gpu.name
     of = source_of("", "h100", estimate=True)
     assert (of.name, of.is_estimate, of.gpu) == ("h100", True, None)
-    of = source_of("", "v100", estimate=True, gpus=2)  # the library's entries are of one GPU
+    of = source_of("", "v100", estimate=True, gpus=2)  # library entries are measured on one GPU
     assert of.is_estimate and [device.index for device in of.recorded.devices] == [0, 1]
     alone = source_of("", "v100", estimate=True)
     assert {device.name for device in of.recorded.devices} == {alone.gpu.device if alone.gpu is not None else ""}
@@ -275,7 +275,7 @@ def test_stalls_requires_a_gpu_and_for_a_cache_also_a_disk(options: dict[str, An
 def test_stalls_runs_the_script_once_for_each_source_of_data(
     options: dict[str, Any], runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """GIVEN a script whose last run fails WHEN it is compared THEN its exit code is passed on and nothing is printed."""
+    """GIVEN a script whose last run fails THEN its exit code is returned, and no comparison is printed."""
     loaders: list[str] = []
 
     def run(folder: Path, asked: Any, source: Any, loader: str, disk: Any, cache: Any) -> Any:
@@ -302,7 +302,7 @@ def test_a_comparison_is_suggested_only_if_the_recording_is_a_file(trace: str, r
 @pytest.mark.parametrize(("returncode", "is_cut", "fails"), [(0, True, True), (0, False, False), (1, True, False)])
 def test_an_incomplete_timeline_is_an_error_if_the_script_succeeded(returncode: int, is_cut: bool, fails: bool) -> None:
     cut, processes = Trace(problems={"truncated-file": 1} if is_cut else {}), frozenset((7,))
-    child = Trace(problems={"truncated-file": 1})  # for example, the script killed a child process
+    child = Trace(problems={"truncated-file": 1})  # for example, the script killed this child process
     result = ChildResult(returncode, 7, processes, processes, processes)
     with pytest.raises(TraceError) if fails else nullcontext():
         require_whole_timeline({7: cut, 8: child}, result)

@@ -1,4 +1,4 @@
-"""`trace report`: a complete page without external files, about one trace or two."""
+"""Tests that `trace report` writes a complete page about one or two traces, without external files."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_report_page_has_the_expected_texts() -> None:
     assert "PASS: " in said["replay"] and "Same program" in said["replay"] and "this & that" in said["replay"]
     for words in ("Not in the recording", "aten::foo", "waiting for data", "Origin", "Critical path"):
         assert words in said["replay"]
-    assert "<script>alert(1)</script>" in said["one"]  # as text
+    assert "<script>alert(1)</script>" in said["one"]  # the name is shown as text, not as an HTML element
     assert "Kernels that differ" in said["recordings"] and "NOT JUDGED" in said["empty"]
 
 
@@ -118,7 +118,7 @@ def test_a_report_of_many_ranks_has_one_of_the_similar_ranks() -> None:
     words = " ".join(Page(report_of([("many.msgpack", trace)])).words)
     assert "All figures are those of ranks 0, 5. Ranks 1-4, 6-11 are omitted, because they are similar to rank 0." in words
     assert "rank 0 cuda:0" in words and "rank 5 cuda:0" in words and "rank 1 cuda:0" not in words
-    # AND two traces are compared rank by rank, if their ranks are the same
+    # AND two traces are compared by rank if they have the same ranks
     words = " ".join(Page(report_of([("many.msgpack", trace), ("other.msgpack", trace)])).words)
     assert "Ranks 1-4, 6-11 are omitted" in words
     words = " ".join(Page(report_of([("many.msgpack", trace), ("other.msgpack", training())])).words)
@@ -128,7 +128,7 @@ def test_a_report_of_many_ranks_has_one_of_the_similar_ranks() -> None:
 def test_a_report_has_ranks_that_stand_out_in_any_of_two_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """GIVEN twelve ranks, of which rank 7 does other work in the second trace THEN it is on the page."""
+    """GIVEN twelve ranks WHEN rank 7 does other work in the second trace THEN the page shows rank 7."""
     trace = crowd(devices=12, streams=2)
     of_7 = np.flatnonzero(trace.device.device == 7)
     fewer = trace.device.take(np.delete(np.arange(len(trace.device)), of_7[::2]))
@@ -136,7 +136,7 @@ def test_a_report_has_ranks_that_stand_out_in_any_of_two_traces(
     for pair in (named, named[::-1]):
         words = " ".join(Page(report_of(pair)).words)
         assert "All figures are those of ranks 0, 7. Ranks 1-6, 8-11 are omitted" in words
-    # AND --all-ranks omits none
+    # AND with --all-ranks, no rank is omitted
     monkeypatch.chdir(tmp_path)
     save(trace, Path("a.msgpack"))
     for option, is_whole in (("", False), (" --all-ranks", True)):

@@ -1,4 +1,4 @@
-"""The page of `trace report` in a real browser: what it loads, how it fits, its colours, and how it prints."""
+"""Tests the page of `trace report` in a real browser: loaded files, layout, colours and printing."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def ran(browser: str, folder: Path, *words: str) -> str:
-    """What the browser prints, with a profile of its own and no network."""
+    """Return what the browser prints. The browser uses a new profile and no network."""
     own = [f"--user-data-dir={folder / 'profile'}", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     offline = ["--proxy-server=127.0.0.1:9", "--virtual-time-budget=3000"]
     done = subprocess.run([browser, *own, *offline, *words], capture_output=True, text=True, timeout=120, check=True)

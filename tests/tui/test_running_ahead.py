@@ -1,4 +1,4 @@
-"""Profiles whose host runs ahead of the GPU, from the profiler's JSON to the exit code of `trace diff`."""
+"""Tests profiles in which the host runs ahead of the GPU, from the profiler's JSON to the exit code of `trace diff`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ GATE = '[budget]\nstep_time_change = "3 %"\ngpu_busy_change = "5 %"\nsame_progra
 
 
 def profile(kernel_us: int, *, waits: bool = False) -> dict[str, Any]:
-    """Steps of 2 ms on the host, each of which launches four kernels and waits for none of them.
+    """Return a profile with steps of 2 ms on the host. Each step launches four kernels and waits for none of them.
 
-    With `waits` each step begins when the GPU has done all work, and takes 250 ms.
+    With `waits`, each step takes 250 ms and begins when the GPU has finished all work.
     """
     events: list[dict[str, Any]] = []
 
@@ -75,13 +75,13 @@ def test_the_json_of_diff_contains_step_time_and_gpu_time(folder: Path, capsys: 
 
 
 def test_diff_judges_step_time_and_gpu_time_separately(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """B and C have the same kernels, but C's host takes 250 ms per step; A and C differ in both."""
+    """B and C have the same kernels, but C's host takes 250 ms per step. A and C differ in both."""
     code, said = diffed("b.msgpack c.msgpack", capsys)
     assert code == 1 and said.startswith("FAIL: step time differs by +25.0 %, GPU time by 0.0 %; limit 5.0 %.")
-    # WHEN only the step is within the tolerance
+    # WHEN only the step time is within the tolerance
     code, said = diffed("b.msgpack c.msgpack --tolerance 0.3", capsys)
     assert code == 0 and said.startswith("PASS: step time differs by +25.0 %, GPU time by 0.0 %; limit 30.0 %.")
-    # WHEN the steps take as long, but the GPU works a tenth as long in them
+    # WHEN the steps take the same time, but the GPU works only a tenth of the time
     Path("d.json").write_text(json.dumps(profile(5_000, waits=True)))
     assert run(["import", "d.json", "-o", "d.msgpack", "-q"]) == 0
     code, said = diffed("c.msgpack d.msgpack", capsys)
@@ -110,5 +110,5 @@ def test_brief_and_detailed_info_show_the_same_idle_time(folder: Path, capsys: p
     capsys.readouterr()
     assert run(["info", "a.msgpack"]) == 0 and run(["info", "a.msgpack", "--details"]) == 0
     said = capsys.readouterr().out
-    # the GPU works without a gap after the first step, which began without queued work
+    # After the first step, the GPU works without a gap. The first step began without queued work.
     assert said.count("GPU idle  0.0 %") == 2 and "80.0 ms  0.0 %" in said

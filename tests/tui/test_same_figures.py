@@ -1,4 +1,4 @@
-"""A fact has the same figure in every output: info, diff, report, app, --json and the library."""
+"""Tests that a fact has the same figure in every output: info, diff, report, app, JSON and the Python library."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_output_shows_the_same_figures_of_a_recording(
     found = _printed(capsys, "info", str(path))
     facts = json.loads(_printed(capsys, "info", str(path), "--json"))
     page, shown = report_html([NamedTrace("a", trace)]), " ".join(line.text for line in headline(whole(("a", trace)), 400))
-    # THEN the step, how busy each GPU is, and the memory are the same text everywhere, and the same numbers in JSON and library
+    # THEN step time, GPU busy time and memory peak are the same in all texts, in JSON and in the Python library
     if summary.step_median_ns is not None:
         assert all(time_text(summary.step_median_ns) in where for where in (found, page, shown))
         assert facts["step_median_ns"] == summary.step_median_ns == traces.summarize(traces.load(path)).step_median_ns
@@ -101,7 +101,7 @@ def test_every_output_shows_the_same_figures_of_a_pair(
     outputs = [re.sub(r"\s+", " ", text).replace("host- bound", "host-bound") for text in texts]
     facts = json.loads(_printed(capsys, "diff", *paths, "--json"))
     shown = " ".join(line.text for line in headline(whole(("a", first), ("b", second)), 400))
-    # THEN times, differences, verdict, bottlenecks and reasons are the same in all texts, and in JSON
+    # THEN times, differences, verdict, bottlenecks and reasons are the same in all texts and in JSON
     figures = {"steps": comparison.steps, "gpu_busy": comparison.gpu_busy}
     if comparison.waits_for_data:
         figures["compute_side"] = comparison.compute_side
@@ -124,19 +124,19 @@ def test_every_output_shows_the_same_figures_of_a_pair(
 
 @pytest.mark.parametrize("name", ["training", "transformer"])
 def test_tables_and_plots_of_two_traces_agree_with_diff(name: str, shared_traces: Path) -> None:
-    """The app's tables, the charts of the report and those of `trace plot` have the figures of `trace diff`."""
+    """The tables of the app, the charts of the report and the plots of `trace plot` have the figures of `trace diff`."""
     recorded = MADE[name](shared_traces)
     other = replay_of(recorded, 1.2)
     comparison, sides = compare(recorded, other), [NamedTrace("a", recorded), NamedTrace("b", other)]
     scene = whole(("a", recorded), ("b", other))
-    # THEN a phase takes the host the same in the app, the report, the plot and the comparison
+    # THEN each phase has the same host time in the app, the report, the plot and the comparison
     phases = {name: [of.recorded_median_ns, of.replayed_median_ns] for name, of in comparison.phases.items()}
     assert {row.name: [*row.values[1:3]] for row in table_of(scene, "phases").rows} == phases
     page, shapes = report_html(sides), _plotted("phases", sides)
     assert phases and all(f">{time_text(ns)}</text>" in page for times in phases.values() for ns in times)
     assert _texts(shapes, "label") == [*phases]
     assert _texts(shapes, "tick") == [time_text(ns) for times in phases.values() for ns in times]
-    # and a kernel the same time per step in the app and the plot; where diff tells of it, there too
+    # AND each kernel has the same time per step in the app, the plot and the comparison
     shown = {row.name: [_number(ns) for ns in row.values[2:4]] for row in table_of(scene, "kernels").rows}
     shapes = _plotted("kernels", sides)
     longest = sorted(shown, key=lambda kernel: -max(shown[kernel]))[: len(_texts(shapes, "label"))]

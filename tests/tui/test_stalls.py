@@ -1,4 +1,4 @@
-"""`trace stalls`: descriptions of disks and cores, and the text, from figures that are given."""
+"""Tests how `trace stalls` reads disks and numbers of cores, and what it prints about given figures."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def test_stalls_prints_the_verdict_and_the_speed_with_cached_data() -> None:
 
 
 def test_stalls_prints_how_much_shorter_a_step_would_be_with_cached_files() -> None:
-    """GIVEN 80 ms from memory, 100 ms with cached files and 125 ms with the disk THEN each is a fifth shorter than the next."""
+    """GIVEN steps of 80 ms with data in memory, 100 ms with cached files and 125 ms with the disk THEN each is a fifth shorter
+    than the next."""
     disk = StallsOptions(["train.py"], disk="160MB/s")
     lines = said(disk, 0.35, fetched=Pace(20, 125 * MS, 50 * MS, 256.0), disk_bytes_per_s=212e6, bottleneck=Bottleneck.STORAGE)
     cached = "Storage is the bottleneck: with cached files, a step would be 20.0 % shorter"
@@ -154,8 +155,8 @@ def test_stalls_suggests_numbers_of_workers_and_cores_and_a_disk_speed() -> None
 def test_stalls_runs_the_script_with_simulated_storage_and_keeps_its_timelines(
     case: dict[str, Any], result: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN a script that leaves a timeline, on a disk with just enough space for the last block of a timeline, and changes
-    of these. Cached files are dropped only from this machine's own disk. A socket has at most 103 bytes in its path."""
+    """GIVEN a script that leaves a timeline, and a disk with just enough space. Cached files are dropped only without a
+    modelled disk. The path of a socket has at most 103 bytes."""
     seen: list[Any] = []
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""`trace record --sweep`: the values of a sweep and the script's words."""
+"""Tests the values of `trace record --sweep`, and the arguments that it passes to the script."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_sweep_replaces_the_batch_size_in_the_script_arguments() -> None:
 
 
 class Runs:
-    """A script whose recording at batch 4 fails; `said` is what it prints then. Batch 1 takes 60 us of device time."""
+    """Fakes recordings of a script, which fail from batch size 4 on and print `said`."""
 
     def __init__(self, said: bytes = b"", fails_at: int = 4, code: int = 1) -> None:
         self.said, self.fails_at, self.code = said, fails_at, code
@@ -118,7 +118,7 @@ def test_a_sweep_reads_the_batch_size_from_the_model_inputs(sweep: Any, capsys: 
             return 0
 
     assert sweep(Doubled(), sweep="-b 8..8") == 0
-    # loss 17, forward, backward and optimizer 27 us each
+    # The loss takes 17 us. The forward pass, the backward pass and the optimizer take 27 us each.
     batch = "batch 16 (size of the model's inputs; the script was given 8)"
     assert f"{batch}: 8 steps of 98.0 µs, forward 27.0 µs" in capsys.readouterr().err
 
@@ -127,8 +127,8 @@ def test_a_sweep_reads_the_batch_size_from_the_model_inputs(sweep: Any, capsys: 
 def test_a_failed_batch_size_is_kept_only_if_it_exceeds_all_measured_sizes(
     sweep: Any, sizes: str, kept: int | None
 ) -> None:
-    """GIVEN a model with two inputs per sample THEN batch 16 was measured, so batch 16 is not the first batch that is too
-    large."""
+    """GIVEN a model with two inputs per sample WHEN the given batch size 16 fails as batch size 32 THEN the failed size is not
+    stored. The model has already run with batch size 16."""
 
     class Doubled(Runs):
         def __call__(self, one: RecordOptions, *, stderr: int, is_brief: bool) -> int:

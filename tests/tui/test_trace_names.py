@@ -1,4 +1,4 @@
-"""Recordings of torch.profiler in place of trace files: commands import them first."""
+"""Tests that commands accept recordings of torch.profiler instead of trace files, and import them first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tui.trace_names import load_replayable, load_trace, viewable
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a trace file and its export as a profiler's file."""
+    """Change to a folder that contains a trace file and its export to the profiler's format."""
     monkeypatch.chdir(tmp_path)
     save(training(), Path("a.msgpack"))
     assert run(["export", "a.msgpack", "-o", "a.json.gz", "-q"]) == 0

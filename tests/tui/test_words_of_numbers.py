@@ -1,4 +1,4 @@
-"""How numbers read at the borders between units, and how texts are cut: one golden file, to be read by people."""
+"""Tests numbers at the limits of each unit, and shortened texts, with a golden file that people can read."""
 
 from __future__ import annotations
 

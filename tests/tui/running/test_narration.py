@@ -1,4 +1,4 @@
-"""Messages about how a script ended, and about options that were passed to the script."""
+"""Tests the messages about how a script ended, and about options that were passed to the script by mistake."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CHILD = frozenset((5,))
 @pytest.mark.parametrize(
     ("result", "said"),
     [
-        (ChildResult(1, 5, NO_PID, NO_PID, NO_PID), ""),  # Python has printed the error
+        (ChildResult(1, 5, NO_PID, NO_PID, NO_PID), ""),  # Python has printed the error itself
         (ChildResult(0, 5, NO_PID, NO_PID, NO_PID), "the script's interpreter ignores PYTHONPATH (python -I, -E or -S?)"),
         (
             ChildResult(0, 5, frozenset((6,)), CHILD, CHILD),
             "the script's interpreter ignores PYTHONPATH (python -I, -E or -S?)",
         ),
         (ChildResult(0, 5, CHILD, NO_PID, NO_PID), "the script did not import torch"),
-        (ChildResult(0, 5, CHILD, CHILD, NO_PID), ""),  # the child process has said why it could not start
+        (ChildResult(0, 5, CHILD, CHILD, NO_PID), ""),  # the child process has printed why it could not start
         (ChildResult(0, 5, CHILD, CHILD, CHILD), "the script ran no step"),
     ],
 )
@@ -44,7 +44,7 @@ def test_a_run_that_recorded_nothing_is_explained_with_one_reason(
         (128, "the script ended with exit code 128"),
         (129, "SIGHUP ended the script"),
         (143, "SIGTERM ended the script"),
-        (160, "the script ended with exit code 160"),  # 32 is no signal
+        (160, "the script ended with exit code 160"),  # 32 is not the number of a signal
         (255, "the script ended with exit code 255"),
     ],
 )
@@ -65,12 +65,12 @@ class Replay(ScriptCommand):
     [
         ("", ["--out-file", "a"], False, "--out-file"),
         ("", ["7", "--out-file=a"], False, "--out-file"),
-        ("args.out_file", ["--out-file", "a"], False, ""),  # the script's own option
-        ("args.out_file", ["--out-file", "a"], True, "--out-file"),  # the script refused it
+        ("args.out_file", ["--out-file", "a"], False, ""),  # the script has this option
+        ("args.out_file", ["--out-file", "a"], True, "--out-file"),  # the script rejected this option
         ("args.out_file", ["--out-file", "a.msgpack"], False, "--out-file"),
         ("args.out_file", ["--out-file=a.msgpack"], False, "--out-file"),
         ("args.out_file", ["--out-file", "a", "b.msgpack"], False, ""),
-        ("", ["-o", "a"], False, ""),  # many scripts have options with one letter
+        ("", ["-o", "a"], False, ""),  # many scripts have options of one letter
         ("", ["-o", "a"], True, "-o"),
         ("", ["-o", "a.msgpack"], False, "-o"),
         ("", ["--other", "a.msgpack"], True, ""),

@@ -1,4 +1,4 @@
-"""When the elapsed time of a long task is shown."""
+"""Tests when the elapsed time of a long task is shown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def clock(*times_s: float) -> SimpleNamespace:
 
 
 class Waits:
-    """An Event that is set after some waits. `periods_s` are the times that were waited."""
+    """Fakes an Event that is set after a number of waits. `periods_s` contains the duration of each wait."""
 
     def __init__(self, unset: int, periods_s: list[float]) -> None:
         self.unset, self.periods_s = unset, periods_s
@@ -45,7 +45,8 @@ class Waits:
 def test_a_terminal_shows_the_seconds_of_a_long_task_and_erases_them(
     unset: int, periods_s: list[float], shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN a task that starts at 100 s WHEN its time is shown at 103 s and 107.6 s."""
+    """GIVEN a task that starts at 100 s WHEN its time is shown at 103 s and at 107.6 s THEN the terminal shows the elapsed
+    seconds."""
     terminal, waited_s = Terminal(), list[float]()
     threads = SimpleNamespace(Event=lambda: Waits(unset, waited_s), Thread=threading.Thread)
     monkeypatch.setattr("sys.stderr", terminal)

@@ -1,4 +1,4 @@
-"""Numbers of ranks that cannot run are rejected before anything starts."""
+"""Tests that a number of ranks that cannot run is rejected before anything starts."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def test_ranks_that_do_not_fill_machines_are_rejected(ranks: int) -> None:
 
 
 def test_ranks_that_do_not_fit_in_memory_are_rejected() -> None:
-    """64 ranks need 400 MiB and 64 x 46 MiB = 3344 MiB."""
+    """Each rank needs 46 MiB, and 400 MiB are needed in addition. Therefore 64 ranks need 3344 MiB."""
     require_ranks(64, 3344 * MIB, [])
     with pytest.raises(TraceError) as caught:
         require_ranks(64, 3344 * MIB - 1, [])
     assert str(caught.value) == (
         "64 ranks need about 3.3 GiB of memory, but only 3.3 GiB are available; use at most 63 ranks"
-    )  # 63 x 46 MiB + 400 MiB fit
-    require_ranks(0, 0, [])  # no ranks at all
+    )  # 63 x 46 MiB + 400 MiB fit into memory
+    require_ranks(0, 0, [])  # a run without ranks
     require_ranks(64, None, [])
 
 

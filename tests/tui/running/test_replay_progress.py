@@ -1,4 +1,4 @@
-"""The progress messages of a long replay."""
+"""Tests the progress messages of a long replay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tui.running.replay_progress import expected_steps, progress_text, reporting
         (["train.py", "--steps", "500"], 500),
         (["train.py", "--max_steps=70", "--lr", "0.1"], 70),
         (["train.py", "--steps", "many"], None),
-        (["train.py", "--lr", "0.1"], 3),  # as it was recorded
+        (["train.py", "--lr", "0.1"], 3),  # the same number of steps as in the recording
         (["train.py", "--lr", "0.2"], None),
         (["other.py", "--lr", "0.1"], None),
         (["train.py", "--steps-per-epoch", "9"], None),
@@ -44,7 +44,7 @@ def test_a_profile_of_some_steps_does_not_show_the_expected_number_of_steps() ->
 def test_the_progress_line_shows_steps_and_remaining_time() -> None:
     assert progress_text(40, 500, 2.1) == "step 40 of 500, 2.1 steps/s, 3 min 39 s left"
     assert progress_text(1, None, 0.25) == "1 step, 4 s per step"
-    assert progress_text(501, 500, 2) == "501 steps, 2 steps/s"  # the option meant something else
+    assert progress_text(501, 500, 2) == "501 steps, 2 steps/s"  # here, the option does not set the number of steps
     assert progress_text(1, 100_000, 2).endswith("13 h 53 min left")
 
 

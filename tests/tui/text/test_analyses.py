@@ -1,4 +1,4 @@
-"""Idle time, modules, stragglers and rates as text."""
+"""Tests how idle time, modules, stragglers and rates are written as text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TWO = {"cuda:0": idle(4, 200, data=40, host=20), "cuda:1": idle(2, 200, data=60)
 
 
 def test_idle_time_per_step_is_the_mean_over_all_gpus() -> None:
-    """10 and 30 ms of data, 5 and 0 ms of the host."""
+    """On average, the two GPUs wait 10 and 30 ms for data, and 5 and 0 ms for the host."""
     found = {words: ns for words, ns in idle_per_step(TWO).items() if ns}
     assert found == {"waiting for data": 20 * MS, "host-bound": 2.5 * MS}
     assert set(idle_per_step({}).values()) == {0}
@@ -92,7 +92,8 @@ def test_the_table_of_rates_is_left_out_if_no_rate_is_known() -> None:
 
 
 def test_the_table_of_rates_says_for_how_much_gpu_time_rates_are_known() -> None:
-    """GIVEN an op of 1 ms without a rate, and an op of 4 ms with known bytes for 2 ms THEN 40 % of the time has a rate."""
+    """GIVEN an op of 1 ms without a rate, and an op of 4 ms with a known rate for 2 ms THEN rates are known for 40 % of the
+    time."""
     unknown = OpRates("foo", "", "", 1, MS, None, None, None, None, None, None, False)
     partly = OpRates("add", "", "", 2, 4 * MS, None, 8, None, None, 4.0, None, False, bytes_ns=2 * MS)
     table = table_named("Achieved rates", with_modules(rates=(partly, unknown)))
@@ -118,7 +119,7 @@ def test_the_gpu_time_of_a_module_contains_its_backward_pass() -> None:
 
 
 def test_a_trace_without_modules_does_not_count_as_faster() -> None:
-    """GIVEN a module in one trace, and a compiled recording, which has no modules THEN no change is shown."""
+    """GIVEN a module that only one trace has THEN no change is shown. Compiled recordings have no modules."""
     assert table_named("Modules, per step", with_modules(module("net", 1, 0, 9)), with_modules()).cells() == [
         ["net", "-", "1.0 ms", "-", "9.0 ms", "-"]
     ]
@@ -138,7 +139,8 @@ def test_host_times_of_modules_are_compared_even_without_gpu_times() -> None:
 
 
 def test_the_modules_that_take_the_longest_are_compared_in_the_order_of_their_calls() -> None:
-    """GIVEN 15 modules of 5 ms, one that takes 6 ms in A and 90 ms in B, and one of 4 ms THEN sixteen are compared."""
+    """GIVEN 15 modules of 5 ms, one that takes 6 ms in A and 90 ms in B, and one of 4 ms THEN the table shows the first
+    sixteen."""
     modules = [module(f"m{place}", 5, 0, 0) for place in range(15)]
     first = with_modules(*modules, module("late", 6, 0, 0), module("short", 4, 0, 0))
     second = with_modules(*modules, module("late", 90, 0, 0), module("short", 4, 0, 0))
@@ -178,8 +180,7 @@ def test_the_app_shows_all_figures_of_an_analysis_and_text_the_important_ones() 
 
 
 def test_the_streams_of_two_traces_are_paired_by_the_comparison() -> None:
-    """GIVEN a comparison that pairs stream 7 of A with stream 20 of B, a stream 9 that only A has, and a stream 5 without
-    recorded launches."""
+    """GIVEN stream 7 of A, which matches stream 20 of B, and stream 9, which only A has. Stream 5 has no recorded launches."""
     sides = [
         Analyses({}, [], [StreamLaunches("cuda:0", number, 5, 1_000 * number, 2, 0.5, 3) for number in numbers], [], [], [], [],
                  [], [], None)

@@ -1,4 +1,4 @@
-"""The limit of the pace in a few words."""
+"""Tests the sentences about what limits the speed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_info_warns_if_the_lag_of_the_gpu_grows() -> None:
 
 
 def test_the_text_says_at_least_if_the_end_of_the_gpu_work_is_unknown() -> None:
-    """The host needs 100 us per step. When the GPU ends its work is unknown if kernels are missing, and known otherwise."""
+    """The host needs 100 us per step. If kernels are missing, the end of the GPU work is unknown."""
     summary = summarize(training(steps=4))
     lost = replace(summary, bottleneck=PaceLimit("unknown", None, None, "kernels are missing"))
     idle = replace(summary, bottleneck=PaceLimit("unknown", 40 * US, 0.4, "the GPU is idle without a visible reason"))
@@ -100,7 +100,8 @@ def test_the_text_about_a_host_that_runs_ahead_shows_how_long_the_host_needs(ste
 
 @pytest.mark.parametrize(("gpu_us", "shown"), [(90, True), (100, False)])
 def test_the_text_says_why_the_host_takes_longer_than_the_gpu_that_limits_the_speed(gpu_us: int, shown: bool) -> None:
-    """GIVEN steps of 100 us on the host WHEN the GPU needs less time per step THEN the GPU had queued work at the start."""
+    """GIVEN steps that take 100 us on the host WHEN the GPU needs less time per step THEN the host's lead over the GPU
+    shrinks."""
     of = paced(pace_ns=100 * US, device_ns=90 * US, mean=None)
     summary = replace(summarize(training(steps=4)), pace=of, bottleneck=PaceLimit("device", None, None))
     steps = [replace(step, host_interval_ns=100 * US, device_interval_ns=gpu_us * US) for step in summary.steps]
@@ -142,15 +143,16 @@ def test_compiling_is_mentioned_if_it_takes_half_of_the_possible_gain(compiling_
 
 
 def test_the_busiest_gpu_shows_that_gpus_limit_the_pace() -> None:
-    """GIVEN a host that does not run ahead of two GPUs."""
+    """GIVEN two GPUs, and a host that does not run ahead of them THEN the busiest GPU limits the speed."""
     of, shares, none = paced(pace_ns=100 * US), {"cuda:0": 0.95, "cuda:1": 0.6}, SimpleNamespace(idle={})
     known: dict[str, Any] = {"pace": of, "bottleneck": PaceLimit("device", None, None), "busy_shares": shares, "provenance": {}}
     text = "The GPU limits the speed: the GPU is busy 95.0 % of a 100.0 µs step."
     assert bottleneck_text(SimpleNamespace(analyses=none, **known)) == text  # type: ignore[arg-type]
-    # WHEN one of the GPUs is idle for 40 % of the time without a recorded reason THEN the text says so, averaged over the GPUs
+    # WHEN a GPU is idle for 40 % of the time without a recorded reason THEN the text shows the unexplained time as a mean over
+    # the GPUs
     idle = {"cuda:0": IdleTime(500, 475, {"unknown": 0}, 5), "cuda:1": IdleTime(500, 300, {"unknown": 200}, 5)}
     unexplained = " For 20.0 µs of it (20.0 %), the recording does not show why a GPU is idle."
     assert bottleneck_text(SimpleNamespace(analyses=SimpleNamespace(idle=idle), **known)) == text + unexplained  # type: ignore[arg-type]
-    # WHEN it is 5 % of the time THEN it does not
+    # WHEN a GPU is idle for 5 % of the time without a recorded reason THEN the text does not mention this
     idle = {"cuda:0": IdleTime(500, 475, {"unknown": 25}, 5)}
     assert bottleneck_text(SimpleNamespace(analyses=SimpleNamespace(idle=idle), **known)) == text  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What commands print about handmade traces: whole outputs and exit codes, as files in tests/tui/golden/ for people to read."""
+"""Tests the whole output and the exit code of commands on handmade traces. The golden files are in tests/tui/golden/."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def json_in_short(text: str) -> str:
-    """JSON with the innermost lists and objects on one line each, and numbers of ten digits."""
+    """Return JSON in which each innermost list or object is on one line, and numbers have ten digits."""
     rounded = json.loads(text, parse_float=lambda number: float(f"{float(number):.10g}"))
     return re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda inner: re.sub(r"\s+", " ", inner[0]), json.dumps(rounded, indent=1)) + "\n"
 

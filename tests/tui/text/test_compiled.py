@@ -1,4 +1,4 @@
-"""What reports and comparisons say about compiled code and CUDA graphs."""
+"""Tests what reports and comparisons say about compiled code and CUDA graphs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tui.text.diff import diff_text
 
 
 def test_lines_about_compiled_code_and_graphs_show_their_shares_of_gpu_work() -> None:
-    """GIVEN steps with 51 us of kernels: 40 us in the region or in the two graphs, of them 16 us in fused kernels."""
+    """GIVEN steps with 51 us of kernels WHEN the region or the two graphs take 40 us, of which 16 us are in fused kernels."""
     figures = compiled_figures(recording())
     assert compiled_line(figures) == "1 region with 78.4 % of the GPU's work (31.4 % in fused kernels)"
     assert graphs_line(compiled_figures(recording(graphs=True))) == "2 CUDA graphs with 78.4 % of the GPU's work"
@@ -79,7 +79,7 @@ def test_breaks_recompilations_and_compile_time_of_a_recording_are_reported() ->
     assert compilation_notes(compare(trace, trace)) == [
         f"Compiled code of A and B: {counts}. {eager}. {took} A and 3.000 s in B."
     ]
-    # a table of counts has a change without a unit of time
+    # A table of counts shows changes without a unit of time.
     assert compiled_tables([compiled_figures(recording()), compiled_figures(trace)], ("A", "B"))[-1].cells()[0][1:] == [
         "2", "-", "2",
     ]  # fmt: skip
@@ -87,7 +87,8 @@ def test_breaks_recompilations_and_compile_time_of_a_recording_are_reported() ->
 
 @pytest.mark.parametrize(("after_ns", "is_said"), [(220, True), (221, False)])
 def test_compilation_is_mentioned_if_it_explains_half_of_the_difference(after_ns: int, is_said: bool) -> None:
-    """GIVEN a step of 100 ns and a longer one, of which compiling takes 60 ns."""
+    """GIVEN a step of 100 ns in one trace WHEN compiling takes 60 ns of a longer step in the other trace THEN a sentence
+    mentions this. The step may be at most 120 ns longer."""
     comparison = compare(recording(), recording())
     assert comparison.compiled is not None
     compiled = replace(comparison.compiled, replayed=replace(comparison.compiled.replayed, compiling_ns=60))
@@ -102,7 +103,7 @@ def compiling(functions: int, trace: Trace) -> Trace:
 
 
 def graph_of(*kernels: str) -> Trace:
-    """One step that launches a CUDA graph with these kernels, outside of compiled regions."""
+    """Return a trace of one step that launches a CUDA graph with these kernels, without compiled regions."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#1", 0, 1000)
     events.op("aten::copy_", 0, 20, [[8]])
@@ -199,8 +200,8 @@ def test_the_times_of_all_graph_breaks_are_added_up() -> None:
 def test_diff_fails_if_compilation_changes_times_by_more_than_the_tolerance(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """GIVEN an eager and a compiled trace of one program with GPU times of 44 and 26 us WHEN compared THEN the comparison fails
-    with a tolerance of 5 %, and passes with 50 %."""
+    """GIVEN an eager and a compiled trace of one program WHEN their GPU times are 44 and 26 us THEN the comparison fails with a
+    tolerance of 5 %. With a tolerance of 50 %, it passes."""
     for name, is_compiled in (("a", False), ("b", True)):
         save(fusing(compiled=is_compiled), tmp_path / name)
     files, budgets = (str(tmp_path / "a"), str(tmp_path / "b")), tmp_path / "budgets.toml"
@@ -223,7 +224,7 @@ def test_diff_fails_if_compilation_changes_times_by_more_than_the_tolerance(
 
 
 def test_the_report_starts_by_saying_that_only_the_replay_is_compiled() -> None:
-    """GIVEN an eager recording WHEN a replay has compiled regions THEN the report begins by explaining this."""
+    """GIVEN an eager recording WHEN the replay has compiled regions THEN the report explains this first."""
     replayed = replay_of(regions("0/0"), compiled={"regions": 1})
     comparison = replace(compare(training(), replayed), replay=True)
     text = diff_text(comparison, "a", "b", width=200)
@@ -233,14 +234,16 @@ def test_the_report_starts_by_saying_that_only_the_replay_is_compiled() -> None:
 
 
 def test_a_recording_without_kernels_is_not_called_eager() -> None:
-    """GIVEN a recording of phase times WHEN the script is compiled THEN the report does not call the recording eager."""
+    """GIVEN a recording that has only phase times WHEN the script is compiled THEN the report does not call the recording
+    eager."""
     comparison = compare(training(), replay_of(regions("0/0"), compiled={"regions": 1}))
     assert compilation_difference(comparison)
     assert compilation_difference(replace(comparison, gpu_busy=NOTHING)) == ""
 
 
 def test_the_tables_of_compiled_code_have_the_expected_rows() -> None:
-    """THEN the region's row has 40 us of GPU time, the host's 280 us, one call and one backward with four kernels."""
+    """The region takes 40 us on the GPU and 320 us on the host, and has one forward call, one backward call and four
+    kernels."""
     (regions, kernels, *others) = compiled_tables([compiled_figures(recording())], [""])
     label = "0/0: 2 fused kernels (triton_poi_fused_1, relu), addmm, mm"
     assert regions.rows == [(label, 40_000, 320_000, 1.0, 16_000, 1.0, 4.0, 0)]
@@ -275,7 +278,7 @@ def test_a_compiled_region_is_named_after_three_of_its_fused_kernels(names: tupl
 
 
 def test_fused_kernels_are_sorted_by_their_longest_time_in_either_trace() -> None:
-    """GIVEN kernel a, which takes 50 us and 30 us, and kernel b, which takes 20 us and 400 us."""
+    """GIVEN kernel a, which takes 50 us in A and 30 us in B, and kernel b, which takes 20 us in A and 400 us in B."""
     figures = compiled_figures(recording())
     assert figures is not None
     sides = []
@@ -286,7 +289,8 @@ def test_fused_kernels_are_sorted_by_their_longest_time_in_either_trace() -> Non
 
 
 def test_a_graph_break_is_in_one_row_even_if_its_ops_have_other_names_in_the_other_trace() -> None:
-    """GIVEN a graph break with the op `item` in a recording, and with the op `_local_scalar_dense` in the replay."""
+    """GIVEN a graph break at the op `item` in a recording WHEN this op is called `_local_scalar_dense` in the replay THEN one
+    row shows both."""
     figures = [
         replace(compiled_figures(recording()), breaks=(GraphBreak("0/0", "1/0", "model.py:7", 1.0, time_ns, 0, (op,)),))
         for op, time_ns in (("aten::item", 5000), ("aten::_local_scalar_dense", 7000))

@@ -1,4 +1,4 @@
-"""`trace diff`, and the end of a replay, as people see them."""
+"""Tests the text of `trace diff`, which also ends a replay."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def test_the_brief_diff_shows_the_verdict_and_four_figures_and_caveats() -> None
     text = diff_text(found, "v100.msgpack", "this replay", details=False, next_step="trace diff a b --details")
     assert_golden("diff_replay_brief", text)
     assert text.splitlines()[0].startswith("PASS: ") and text.endswith("trace diff a b --details")
-    assert len(text.splitlines()) <= 24 < len(_text(found).splitlines())  # the lines of a terminal
+    assert len(text.splitlines()) <= 24 < len(_text(found).splitlines())  # 24 is the number of lines of a small terminal
 
 
 def test_a_memory_peak_beyond_the_tolerance_is_mentioned_beside_pass() -> None:
-    """GIVEN a step of the recorded time with 90 % less memory THEN a sentence beside PASS names the 90 %."""
+    """GIVEN a replay with the recorded step time and 90 % less memory THEN a sentence after PASS mentions the 90 %."""
     found = a_replay()
     assert not any("Memory is not judged" in sentence for sentence in warning_sentences(found))
     less = replace(found.memory["cuda:0"], recorded_peak_bytes=1000, replayed_peak_bytes=100)
@@ -151,14 +151,14 @@ def test_diff_reports_reads_of_values_that_were_not_recorded() -> None:
 
 
 def test_diff_says_that_a_replay_of_phase_times_has_no_kernels() -> None:
-    """GIVEN a recording without kernels whose replay took only phase times THEN the report does not mention matching."""
+    """GIVEN a recording without kernels WHEN its replay took only phase times THEN the report does not mention matched ops."""
     comparison = a_replay()
     shares = dict.fromkeys(comparison.coverage or (), 0.0) | {"phase": 1.0}
     only_phases = replace(comparison, coverage=shares, gpu_busy=replace(comparison.gpu_busy, recorded_median_ns=None))
     said = warning_sentences(only_phases)
     assert any("only phase times, no kernels" in sentence for sentence in said)
     assert not any("matched" in sentence for sentence in said)
-    # WHEN a tenth was estimated THEN the shares are listed
+    # WHEN a tenth of the GPU time was estimated THEN the shares are listed
     a_tenth = warning_sentences(replace(only_phases, coverage={**shares, "phase": 0.9, "roofline": 0.1}))
     origin = "Origin of the GPU time: 90.0 % recorded time of phases (not of single ops), 10.0 % estimated by a roofline model."
     assert origin in a_tenth
@@ -215,7 +215,7 @@ def test_diff_reports_unknown_gpu_time_if_kernels_are_missing() -> None:
 
 
 def test_the_brief_diff_shows_the_largest_reason_for_a_difference() -> None:
-    """GIVEN loaders that take 20 of 100 us and 80 of 160 us of a step."""
+    """GIVEN a loader that takes 20 of 100 us of a step in A, and 80 of 160 us in B."""
     slow = training(steps=4, loader_us=80)
     said = " ".join(diff_text(compare(training(steps=4), slow), "a", "b", details=False).split())
     assert "Largest reason: waiting for data (loader) takes 60.0 µs more: 20.0 µs -> 80.0 µs; on the host." in said
@@ -258,8 +258,8 @@ def test_diff_shows_no_percentage_if_the_recorded_time_is_zero(
 
 
 def test_diff_says_that_later_steps_load_no_kernels_and_do_not_compile() -> None:
-    """GIVEN recordings of one step that waits for its host WHEN launch calls of B load kernels for half of that time, and
-    compiling takes the rest THEN the first screen says so."""
+    """GIVEN a step that waits for its host WHEN half of this time is spent on loading kernels, and the rest on compiling THEN
+    diff says that later steps do not need this time."""
     found = compare(training(steps=1, loader_us=1), training(steps=1, loader_us=1, jitter_us=(900,)))
     of = found.bottlenecks.replayed
     assert of is not None and of.limit == "host" and of.gain_ns is not None
@@ -273,8 +273,8 @@ def test_diff_says_that_later_steps_load_no_kernels_and_do_not_compile() -> None
 
 
 def test_the_largest_reason_is_an_op_not_one_of_its_kernels() -> None:
-    """GIVEN an op that takes 20 us less because one of its kernels takes 25 us less and another one 5 us more THEN the op is
-    the largest reason."""
+    """GIVEN an op with one kernel that takes 25 us less, and another kernel that takes 5 us more THEN the largest reason is the
+    op. The op takes 20 us less."""
 
     def work(kernels_us: tuple[int, int]) -> Trace:
         made = [Call("aten::mul", "2,2", 31 + 30 * place, f"kernel_{place}") for place in range(2)]
@@ -288,8 +288,8 @@ def test_the_largest_reason_is_an_op_not_one_of_its_kernels() -> None:
 
 
 def test_the_largest_reason_names_an_op_if_a_gpu_bound_script_has_one_op_more() -> None:
-    """GIVEN a GPU that is busy almost all the time WHEN the forward pass has one more op THEN diff names this op, although the
-    programs are not the same."""
+    """GIVEN a GPU that is busy almost all the time WHEN the forward pass has one more op in B THEN diff names this op. Both
+    programs differ."""
 
     def work(ops: int) -> Trace:
         made = [Call("aten::mul", "2,2", 31, "multiply"), *[Call("aten::tanh", "2,2", 36, "tanh_kernel")] * (ops - 1)]

@@ -1,4 +1,4 @@
-"""The text of `trace fit`, from outcomes, limits and step times that are given."""
+"""Tests the text of `trace fit` for given outcomes, limits and step times."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_fit_prints_the_memory_need_and_one_row_per_gpu() -> None:
     assert found[4].split() == [*words, "16.0", "GiB", "NO", "-", "-", "~none", "-"]
     assert f"{name}: out of memory in step 3, on a request of 3.0 GiB." in notes(card(), card(FULL, 0))
     assert notes(*[card(FULL, 0)] * 3).count("out of memory in step 3") == 3
-    assert "out of memory" not in notes(*[card(FULL, 0)] * 4)  # more than three are not listed
+    assert "out of memory" not in notes(*[card(FULL, 0)] * 4)  # more than three failures are not listed
     assert "out of memory" not in notes(card())
 
 
 def test_fit_marks_the_largest_batch_as_estimated_or_measured() -> None:
-    """GIVEN measurements that end with batch 4, and with 5 out of memory."""
+    """GIVEN measurements in which batch 4 fit, and batch 5 ran out of memory."""
     exact, open_ended = MeasuredLimit(CELL, 4, 5), MeasuredLimit(CELL, 4, None)
     text = "Batches marked with ~ are estimated with the simulated allocator."
     assert text in notes(card()) and text not in notes(card(estimated=None))
@@ -67,7 +67,7 @@ def test_fit_marks_the_largest_batch_as_estimated_or_measured() -> None:
     assert (between.fits, between.largest_batch, between.is_measured) == (True, 8, False)
     assert f"Measured limits: {CELL.name}, batch 4 fitted." in notes(card(limit=open_ended, batch=4))
     told = lines(card(FULL, limit=exact, batch=4))[3].split()
-    assert told[-5:] == ["yes", "-", "-", "4", "-"]  # the allocator's figures do not apply
+    assert told[-5:] == ["yes", "-", "-", "4", "-"]  # the measurement replaces the figures of the simulated allocator
 
 
 def test_fit_shows_whether_runs_confirmed_the_largest_batch() -> None:
@@ -82,7 +82,8 @@ def test_fit_shows_whether_runs_confirmed_the_largest_batch() -> None:
 
 
 def test_fit_ignores_a_measured_limit_if_the_memory_need_differs() -> None:
-    """GIVEN a measurement that took 3 GiB at batch 4, and a script that takes 5 GiB."""
+    """GIVEN a measurement that took 3 GiB at batch size 4 WHEN the script takes 5 GiB at batch size 4 THEN the measured limit
+    does not apply."""
     found = card(other=OtherMemory(MeasuredLimit(replace(CELL, source=CellSource(torch="2.1")), 4, None), 4, 5 * GIB))
     took = "but batch 4 took 3.0 GiB in that measurement (PyTorch 2.1) and takes 5.0 GiB here"
     assert f"{CELL.name}, batch 4 fitted; {took}, so that limit does not apply to this script." in notes(found)
@@ -97,7 +98,7 @@ def test_fit_says_where_step_times_come_from() -> None:
     below = notes(card(step=by_ops), card(step=worse))
     times = "Step times marked with ~ are GPU times, estimated op by op as in trace predict, corrected by a measurement."
     assert f"{times} If the CPU launches ops more slowly than the GPU computes them, a step takes longer." in below
-    assert "30 %" in below and "20 %" not in below  # the larger error
+    assert "30 %" in below and "20 %" not in below  # only the larger error is shown
     gpu, unchecked = V100.names[0], [card(step=replace(by_ops, error=replace(error, same_card=False))) for _ in range(9)]
     for count, named in ((1, gpu), (2, f"{gpu} or {gpu}"), (9, "9 of these GPUs")):
         assert f"No estimate was checked on {named}." in notes(card(step=by_ops), *unchecked[:count])
@@ -135,6 +136,6 @@ def test_a_measured_limit_decides_only_if_the_batch_size_is_known() -> None:
     measured = card(FULL, limit=exact, batch=4)
     assert (measured.fits, measured.fits_in_simulation, measured.facts().headroom_bytes) == (True, False, None)
     assert (measured.facts().largest_batch, measured.facts().largest_batch_from) == (4, "measured")
-    # A card on which the batch fits in the simulation, but did not fit in reality, has no failed request.
+    # If a batch fits in the simulation but did not fit in reality, no failed request is shown.
     assert not any("out of memory" in line for line in lines(card(limit=exact, batch=5)))
     assert not any("out of memory" in line for line in lines(measured))

@@ -1,4 +1,4 @@
-"""The line that a build log shows about budgets."""
+"""Tests the line of a build log that describes a budget."""
 
 from __future__ import annotations
 

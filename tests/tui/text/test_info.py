@@ -1,4 +1,4 @@
-"""`trace info` as people see it."""
+"""Tests the text of `trace info`."""
 
 from __future__ import annotations
 
@@ -114,11 +114,11 @@ def test_colour_changes_only_colour_codes_and_text_fits_narrow_terminals() -> No
 
 
 def test_info_reports_gpu_work_outside_the_steps() -> None:
-    # GIVEN four batches of which one is marked as a step
+    # GIVEN four batches, of which one is marked as a step
     trace = training(steps=4)
     trace.steps, trace.phases = trace.steps.take([0]), trace.phases.take(trace.phases.step == 0)
     assert any(said.startswith("75.0 % of the GPU's work was launched outside") for said in note_sentences(summarize(trace)))
-    # WHEN the GPU only begins when the host has gone on THEN its work belongs to the step nevertheless
+    # WHEN the GPU begins the work after the host has ended the step THEN the work still belongs to the step
     late = training(steps=1)
     late.device.start_ns += int(late.steps.duration_ns[0]) * 3
     assert not any("launched outside" in said for said in note_sentences(summarize(late)))
@@ -130,10 +130,10 @@ def test_info_says_that_a_host_only_recording_has_no_kernels() -> None:
     trace.device, trace.memory = Trace().device, Trace().memory
     text = info_text(summarize(trace), "t", details=False)
     assert "of the host only" in text and "every kernel" not in text and "Record on a machine with a GPU" in text
-    # WHEN the profiler lost all kernels THEN the machine has a GPU
+    # WHEN the profiler lost all kernels THEN the text says that the launched kernels are missing
     trace.problems = {"lost-kernel": 8}
     assert "the recording has none of the launched kernels" in info_text(summarize(trace), "t", details=False)
-    # WHEN the kernels are missing because the file ends early THEN the text does not deny the recording of GPU work
+    # WHEN kernels are missing because the file is incomplete THEN the text does not say that no GPU work was recorded
     trace.problems = {"truncated-file": 1}
     text = info_text(summarize(trace), "t", details=False)
     assert "incomplete recording" in text and "Copy the file again" in text and "no GPU work was recorded" not in text
@@ -169,7 +169,7 @@ def test_step_kinds_are_shown_only_if_there_are_several() -> None:
 
 
 def test_info_says_that_median_step_times_exclude_steps_after_a_profile() -> None:
-    """GIVEN a clean step of 100 us and a slower one after the profile THEN the step time is that of the clean step."""
+    """GIVEN a clean step of 100 us, and a slower step after the profile THEN the shown step time is that of the clean step."""
     trace = training(steps=3)
     trace.steps.kind[:] = StepKind.STEADY, StepKind.PROFILED, StepKind.AFTER_PROFILE
     summary = summarize(trace)
@@ -205,19 +205,20 @@ def test_info_reports_idle_time_without_a_visible_reason() -> None:
 
 
 def test_info_notes_a_large_variation_between_steps() -> None:
-    """Steps of 100 to 400 us, with quartiles at 175 and 325 us: half of their distance is 30 % of the median, 250 us."""
+    """Steps of 100 to 400 us have quartiles at 175 and 325 us. Half of the interquartile range is 30 % of the median of 250
+    us."""
     trace = training(steps=4)
     trace.steps.duration_ns[:] = [100_000, 200_000, 300_000, 400_000]
     trace.steps.start_ns[1:] = trace.steps.start_ns[0] + trace.steps.duration_ns.cumsum()[:-1]
     assert "The steps vary by ±30.0 %: their median says little about a single step" in note_sentences(summarize(trace))
     assert not any("vary" in said for said in note_sentences(summarize(training(steps=4))))
-    # quartiles of 85 and 115 us: 15 % of the median
+    # Quartiles of 85 and 115 us are a variation of 15 % of the median.
     at_limit = summarize(training(steps=5, jitter_us=(-15, -15, 0, 15, 15)))
     assert "The steps vary by ±15.0 %: their median says little about a single step" in note_sentences(at_limit)
 
 
 def with_a_pause(trace: Trace, pause_ns: int) -> Trace:
-    """Let the host sleep before the end of the fourth step."""
+    """Return the trace with a pause of the host before the end of the fourth step."""
     for table in (trace.steps, trace.phases, trace.host, trace.device):
         table.start_ns[table.start_ns >= trace.steps.end_ns[3]] += pause_ns
     trace.steps.duration_ns[3] += pause_ns
@@ -225,7 +226,8 @@ def with_a_pause(trace: Trace, pause_ns: int) -> Trace:
 
 
 def test_info_notes_a_step_that_takes_ten_times_as_long_as_others() -> None:
-    """GIVEN six steps of about 101 us WHEN the host sleeps for 1,000 us before the end of the fourth THEN info names step 8."""
+    """GIVEN six steps of about 101 us WHEN the host pauses for 1,000 us before the end of the fourth step THEN info names this
+    step, number 8."""
     trace = with_a_pause(training(steps=6), 1_000_000)
     (said,) = [said for said in note_sentences(summarize(trace)) if "times the median step time" in said]
     assert said == "Step 8 took 11 times the median step time (1.1 ms)"
@@ -240,11 +242,12 @@ def test_info_notes_a_step_that_takes_ten_times_as_long_as_others() -> None:
 
 
 def test_info_names_a_step_that_lengthens_the_mean_step() -> None:
-    """GIVEN ten steps of 100 us WHEN the host sleeps for 400 us in the fourth THEN info names it: the mean is 40 % longer"""
+    """GIVEN ten steps of 100 us WHEN the host pauses for 400 us in the fourth step THEN info names this step. The mean is 40 %
+    longer than the median."""
     trace = with_a_pause(training(steps=10), 400_000)
     (said,) = [said for said in note_sentences(summarize(trace)) if "times the median step time" in said]
     assert said == "Step 8 took 5 times the median step time (500.0 µs)"
-    # AND the line about steps has the mean, as the first sentence does
+    # AND the line about steps shows the mean, like the first sentence
     text = info_text(summarize(trace), "t", details=False, width=160)
     assert "An average step of 140.0 µs" in text
     assert "140.0 µs, 120.0 µs without data loading (mean of 10 steps; median 100.0 µs, ±0.0 %)" in text
@@ -257,7 +260,8 @@ def test_info_says_how_many_steps_its_figures_describe() -> None:
 
 
 def test_info_says_that_kernels_are_loaded_only_once() -> None:
-    """GIVEN one step that waits for the host WHEN launch calls load kernels for 25 % of that time THEN the report says so."""
+    """GIVEN one step that waits for the host WHEN loading kernels takes more than 25 % of this time THEN the report mentions
+    the loading."""
     summary = summarize(training(steps=1, loader_us=1))
     assert summary.bottleneck is not None and summary.bottleneck.limit == "host" and summary.bottleneck.gain_ns is not None
     much_ns = summary.bottleneck.gain_ns // 4 + 1
@@ -268,7 +272,8 @@ def test_info_says_that_kernels_are_loaded_only_once() -> None:
 
 
 def test_info_says_that_a_later_step_does_not_compile() -> None:
-    """GIVEN a step that waits for the host WHEN compiling takes half of the time to gain THEN the report says so."""
+    """GIVEN a step that waits for the host WHEN compiling takes more than half of the possible gain THEN the report mentions
+    the compiling."""
     summary = summarize(training(steps=1, loader_us=1))
     assert summary.bottleneck is not None and summary.bottleneck.gain_ns is not None
     half_ns = summary.bottleneck.gain_ns // 2 + 1
@@ -283,12 +288,12 @@ def test_info_says_that_a_later_step_does_not_compile() -> None:
 
 
 def test_info_names_the_rank_that_the_others_wait_for() -> None:
-    """Two ranks run two steps. Rank 1 was late by 60 us in total, which is 30 us per step."""
+    """Two ranks run two steps. Rank 1 is late by 60 us in total, which is 30 us per step."""
     summary = summarize(training(steps=4))
     late = [RankLateness(1, 8, 6, 0, 60_000, 30_000), RankLateness(0, 8, 0, 60_000, 0)]
     two = replace(summary, ranks=[0, 1], analyses=replace(summary.analyses, stragglers=late))
     assert "in each step, rank 1 is 30.0 µs late at collectives" in info_text(two, "t", details=False)
-    # A step takes 100 us. WHEN the rank is late for less than 2 % of a step THEN that is noise.
+    # A step takes 100 us. WHEN a rank is late by less than 2 % of a step THEN info does not mention the rank.
     hardly = replace(two, analyses=replace(two.analyses, stragglers=[replace(late[0], late_per_step_ns=1_900), late[1]]))
     assert "late at collectives" not in info_text(hardly, "t", details=False)
 
@@ -303,8 +308,8 @@ def test_info_names_the_rank_that_the_others_wait_for() -> None:
     ],
 )
 def test_info_shows_a_row_for_each_of_ten_stragglers(late: int, on_time: int, rows: int, last: str) -> None:
-    """GIVEN ranks that were equally late, with or without ranks that were on time THEN at most ten rows are listed. Similar
-    ranks share a row only if there are more than ten ranks."""
+    """GIVEN ranks that were equally late THEN at most ten rows are shown. With more than ten rows, similar ranks share a
+    row."""
     found = [RankLateness(rank, 8, 6, 0, 100_000) for rank in range(late)]
     found += [RankLateness(late + rank, 8, 0, 90_000, 0) for rank in range(on_time)]
     analyses = replace(summarize(training()).analyses, stragglers=found)
@@ -313,7 +318,7 @@ def test_info_shows_a_row_for_each_of_ten_stragglers(late: int, on_time: int, ro
 
 
 def test_info_shows_similar_ranks_as_one_row_below_the_stragglers() -> None:
-    """Rank 7 was late by 100 us and rank 2 by 10 us, a tenth. The other ten ranks were never late."""
+    """Rank 7 is late by 100 us, and rank 2 by 10 us, a tenth of that. The other ten ranks are never late."""
     late = [RankLateness(7, 8, 6, 2_000, 100_000), RankLateness(2, 8, 2, 30_000, 10_000)]
     late += [RankLateness(rank, 8, 0, 11_000, 0) for rank in range(12) if rank not in (2, 7)]
     assert similar_ranks(late) == [0, 1, 3, 4, 5, 6, 8, 9, 10, 11]
@@ -335,7 +340,7 @@ def test_info_calls_a_replay_a_replay_and_does_not_count_phases_as_kernels() -> 
 
 
 def test_info_keeps_similar_kernel_names_different_when_shortening_them() -> None:
-    """GIVEN two kernels whose names differ only at the end WHEN the names are cut THEN the lines show the ends."""
+    """GIVEN two kernels whose names differ only at the end WHEN the names are shortened THEN the ends are still shown."""
     trace = training()
     names = [f"multi_tensor_apply_kernel<{'long' * 40}, {operator}>" for operator in ("Sqrt", "Lerp")]
     trace.device.name = np.array([trace.strings.add(name) for name in names], dtype=trace.device.name.dtype)[
@@ -361,14 +366,14 @@ def test_info_shows_the_mean_step_time_if_step_times_vary() -> None:
     assert bottleneck_text(found) == text
     limit = PaceLimit("device", 4_000_000, 0.01)
     found = replace(summary, pace=replace(summary.pace, mean=mean), bottleneck=limit)
-    busy = "the GPU is busy 50.0 % of an average step of 400.0 ms."  # the share in the row "GPU busy"
+    busy = "the GPU is busy 50.0 % of an average step of 400.0 ms."  # the row "GPU busy" shows the same share
     assert list(found.busy_shares.values()) == [0.5] and busy in bottleneck_text(found)
 
 
 @pytest.mark.parametrize(("warm", "is_elsewhere"), [(3, True), (2, False)])
 def test_info_lists_kernels_of_the_counted_steps_if_most_work_is_outside_them(warm: int, is_elsewhere: bool) -> None:
-    """GIVEN four steps with equal kernels, a fifth of the time each WHEN three steps are warm-up steps and one of their kernels
-    has another name THEN the counted step launched a fourth of the work, and its kernels are shown."""
+    """GIVEN four steps with equal kernels, which each take a fifth of the time WHEN three steps are warm-up steps with a kernel
+    of another name THEN the kernels of the fourth step are shown. This step launched a fourth of the work."""
     trace = training(steps=4)
     trace.steps.kind[:warm] = StepKind.WARMUP
     of_warm = (launch_steps(trace) < warm) & (trace.device.name == trace.strings.find("softmax"))

@@ -1,4 +1,4 @@
-"""Memory peaks, and whether a replay fits, as text."""
+"""Tests the texts about memory peaks, and about whether a run fits into the memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GIB, MIB = 1 << 30, 1 << 20
 
 
 def of(**changed: Any) -> MemoryComparison:
-    """What a comparison says of one device."""
+    """Return a comparison of the memory of one device."""
     facts: dict[str, Any] = {
         "recorded_peak_bytes": 2 * GIB,
         "replayed_peak_bytes": 2 * GIB,
@@ -78,7 +78,7 @@ def test_diff_shows_a_5_percent_higher_memory_peak_outside_the_compared_steps() 
     [sentence] = memory_sentences({"cuda:0": of(**known, replayed_run_peak_bytes=106 * MIB)})
     assert sentence.startswith("cuda:0: the peak of the whole second trace is 106.0 MiB. Memory is compared only in steps that")
     without = of(**known, replayed_run_peak_bytes=106 * MIB, recorded_peak_bytes=None)
-    assert memory_sentences({"cuda:0": without}) == []  # the recording has no memory events, so no memory is compared
+    assert memory_sentences({"cuda:0": without}) == []  # without memory events in the recording, no memory is compared
 
 
 @pytest.mark.parametrize(

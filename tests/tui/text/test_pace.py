@@ -1,4 +1,4 @@
-"""The notes on the time of a replay, and the sentence about what limits the pace."""
+"""Tests the notes about the speed of a replay, and about values that were not recorded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tui.text.pace import event_sentences, loader_note, pace_sentences, values_s
 
 
 def facts(**notes: Any) -> Comparison:
-    """The comparison with a replay that left these notes."""
+    """Return the comparison with a replay that stores the given notes."""
     recorded = training()
     return compare(recorded, replay_of(recorded, **notes))
 

@@ -1,4 +1,4 @@
-"""The text of `trace predict`, from figures that are given."""
+"""Tests the text of `trace predict` for given figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ MS = 1e6
 
 
 def predicted(step_ms: float = 60.0, **changes: Any) -> Prediction:
-    """A step of 100 ms in the recording, with 90 ms of GPU time, of which products take 60 ms."""
+    """Return a prediction for a recorded step of 100 ms. The recorded step has 90 ms of GPU time, of which matrix products take
+    60 ms."""
     usual: dict[str, Any] = {
         "device": "NVIDIA A100-SXM4-80GB", "batch": 30, "recorded_batch": 30,
         "step": PredictedTime(100 * MS, step_ms * MS), "busy": PredictedTime(90 * MS, 50 * MS),
@@ -42,7 +43,7 @@ def test_a_prediction_shows_step_time_and_error_and_samples_per_second() -> None
     rows = {line.split("  ")[0]: line.split() for line in lines}
     assert rows["GPU busy"][-3:] == ["ms", "-44.4", "%"] and rows["forward"][1:5] == ["0", "ns", "20.0", "ms"]
     assert "has no shapes" not in "\n".join(lines)
-    assert "has no shapes" not in prediction_text(predicted(unscaled_share=0.0004), "run", None, None)  # shown as 0.0 %
+    assert "has no shapes" not in prediction_text(predicted(unscaled_share=0.0004), "run", None, None)  # rounds to 0.0 %
 
 
 def test_suggested_commands_quote_file_names() -> None:
@@ -55,7 +56,7 @@ def test_the_expected_error_applies_only_to_the_gpu_time_of_a_step() -> None:
     time."""
     little = predicted(100.0, busy=PredictedTime(0.5 * MS, 0.3 * MS), expected_error=0.0015)
     text = prediction_text(little, "run", None, None)
-    assert "expected error <1 %: 99.8 ms to 100.2 ms" in text  # 99.85 and 100.15
+    assert "expected error <1 %: 99.8 ms to 100.2 ms" in text  # 99.85 and 100.15 ms, rounded
     assert "GPU time is 0.3 % of the step. The expected error covers only GPU time; other times are as recorded." in text
     assert "covers only GPU time" not in prediction_text(predicted(), "run", None, None)
     half, less = (predicted(100.0, busy=PredictedTime(50 * MS, ms * MS)) for ms in (50, 49.9))
@@ -115,12 +116,13 @@ def test_an_unknown_expected_error_is_explained() -> None:
 
 
 def test_a_prediction_shows_no_range_if_both_ends_round_to_the_same_time() -> None:
-    text = prediction_text(predicted(100.0, expected_error=0.0001), "run", None, None)  # 99.99 to 100.01 ms
+    text = prediction_text(predicted(100.0, expected_error=0.0001), "run", None, None)  # the range is 99.99 to 100.01 ms
     assert text.splitlines()[1].endswith("; expected error <1 %")
 
 
 def test_a_prediction_sweep_shows_one_row_per_condition_with_a_bar() -> None:
-    """GIVEN 500 samples/s, 250 samples/s and an unknown rate THEN their bars have 40, 20 and 0 characters."""
+    """GIVEN predictions of 500 samples/s, 250 samples/s and an unknown rate THEN their bars are 40, 20 and 0 characters
+    long."""
     rows = [predicted(), predicted(120.0, conditions=Conditions(nproc=2)), predicted(batch=0, expected_error=None)]
     text = sweep_text(rows, [0.5, 0.25, None], "run", width=100).splitlines()
     assert text[0] == "ESTIMATES, not measurements: run as recorded"
@@ -128,7 +130,7 @@ def test_a_prediction_sweep_shows_one_row_per_condition_with_a_bar() -> None:
     assert [row.count("█") for row in text[3:]] == [40, 20, 0]
     assert text[4].split()[:6] == ["2", "30", "120.0", "ms", "±10", "%"] and text[4].split()[6:8] == ["250", "0.25"]
     assert text[5].split()[0] == "1" and "±" not in text[5]
-    assert len({line.index("█") for line in text[3:5]}) == 1  # columns are aligned
+    assert len({line.index("█") for line in text[3:5]}) == 1  # both bars begin in the same column
     assert "cost" not in sweep_text(rows, [None] * 3, "run").splitlines()[2]
     assert [row.count("█") for row in sweep_text(rows, [None] * 3, "run", width=80).splitlines()[3:]] == [20, 10, 0]
     assert [row.count("█") for row in sweep_text(rows, [None] * 3, "run", width=60).splitlines()[3:]] == [8, 4, 0]

@@ -1,4 +1,4 @@
-"""The last lines of `trace record`: what is missing from the recording, why, and what to do about it."""
+"""Tests the last lines of `trace record`, which say what is missing from the recording, why, and how to record it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_missing_kernels_are_reported_with_a_reason_and_a_remedy(run: Run, kerne
         (14, 3, RecordConfig(), "the script ran 14 training steps, but the first profiled step is step 15; run more"),
         (1, 0, RecordConfig(), "the script ran 1 training step, but the first profiled step is step 15; run more"),
         (0, 4, RecordConfig(warmup=0, clean=3), "the script ran 4 evaluation steps, but the first profiled step is step 5;"),
-        (15, 0, RecordConfig(), None),  # something else prevented the profile
+        (15, 0, RecordConfig(), None),  # the profile is missing for another reason
         (14, 0, RecordConfig(grain="phase"), None),
         (0, 0, RecordConfig(), None),  # the script was killed in its first step
     ],
@@ -63,7 +63,7 @@ def test_missing_kernels_are_reported_with_a_reason_and_a_remedy(run: Run, kerne
 def test_record_names_options_that_help_if_the_script_ended_before_the_profile(
     training: int, evaluation: int, config: RecordConfig, line: str | None
 ) -> None:
-    """3 warm-up and 10 clean steps come first, and the profiler attaches in step 14, so step 15 is the first profiled step."""
+    """3 warm-up steps and 10 clean steps come first. The profiler starts in step 14, so the first profiled step is step 15."""
     trace = recording(Run(recorder=RecorderNotes(config=config)))
     kinds = [StepKind.STEADY] * training + [StepKind.EVALUATION] * evaluation
     lines = lack_lines(replace(trace, steps=Steps.of(number=range(len(kinds)), kind=kinds) if kinds else Steps.empty()))
@@ -81,8 +81,8 @@ def test_the_reasons_for_missing_device_times_are_listed() -> None:
 
 
 def test_record_reports_no_missing_kernels_if_the_script_used_no_gpu() -> None:
-    """GIVEN a profile that names the machine's GPU, which the script did not use. Without a complete step, it is unknown
-    whether the script used the GPU."""
+    """GIVEN a profile that lists the machine's GPU WHEN the script ran steps without using the GPU THEN no kernels are missing.
+    Without a complete step, it is unknown whether the script used the GPU."""
     trace = Trace(devices=[Device(0, 0, "GPU")], runs={0: Run(profiler=ProfilerUse((3, 4)))})
     steps = Steps.of(number=[3, 4])
     assert lack_lines(replace(trace, steps=steps)) == ["no device times: the script used no GPU on this machine"]

@@ -1,4 +1,5 @@
-"""What `trace info` and `trace diff` print about recordings with many equal times, in tests/tui/golden, for people to read."""
+"""Tests the text of `trace info` and `trace diff` for recordings with many equal times. The golden files are in
+tests/tui/golden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No line of a text output is longer than the terminal is wide, whatever names a trace contains."""
+"""Tests that no line of a text output is longer than the terminal is wide, even if a trace contains long names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TRACES = {
 
 
 def too_long(text: str, width: int) -> list[str]:
-    """A command that a user may copy is one line, however long."""
+    """Return the lines that are longer than `width`, except commands, which users copy as one line."""
     shown = (line for line in text.splitlines() if not line.removeprefix("Next:").lstrip().startswith("trace "))
     return [line for line in shown if len(line) > width]
 

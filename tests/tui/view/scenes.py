@@ -1,4 +1,4 @@
-"""Scenes for the tests of the timeline app, made of handmade traces, and how to open the app on one."""
+"""Builds scenes from handmade traces for tests of the timeline app, and opens the app with a scene."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def whole(*named: tuple[str, Trace]) -> Scene:
 
 
 def pair_scene(stretch: float = 1.1, steps: int = 3) -> Scene:
-    """A recording of a few steps, and a replay of each of them twice, a tenth slower."""
+    """Return a scene of a recording and a replay, which replays each step twice and a tenth slower."""
     recorded = training(steps=steps)
     return whole(("recorded.msgpack", recorded), ("replay.msgpack", replay_of(recorded, stretch=stretch)))
 
@@ -54,7 +54,7 @@ def lone_scene() -> Scene:
 
 
 def one_event(duration_ns: int = 5 * US) -> Trace:
-    """A kernel and nothing else."""
+    """Return a trace that contains only one kernel."""
     trace = Trace(devices=[Device(0, 0, "Tesla T1000")])
     name = trace.strings.add("relu_kernel")
     trace.device = DeviceSpans.of(
@@ -64,7 +64,8 @@ def one_event(duration_ns: int = 5 * US) -> Trace:
 
 
 def crowd(devices: int = 4, streams: int = 8, kernels: int = 6) -> Trace:
-    """Kernels on every stream of every device, a step per ten microseconds of them, one rank per device."""
+    """Return a trace with kernels on every stream of every device. Each device belongs to one rank, and each step takes 10
+    us."""
     trace = Trace(
         devices=[Device(rank, 0, "NVIDIA A100") for rank in range(devices)],
         threads=[Thread(rank, rank, "main", "main") for rank in range(devices)],
@@ -90,7 +91,7 @@ def crowd(devices: int = 4, streams: int = 8, kernels: int = 6) -> Trace:
 
 
 def side_tables() -> Trace:
-    """A trace with the tables that only some recordings have: batches, collectives, parts; and a nested stack."""
+    """Return a trace with tables that only some recordings have: batches, collectives and stages."""
     trace = training(steps=2)
     strings, begin = trace.strings, int(trace.steps.start_ns[0])
     names = [strings.add(text) for text in ("all_reduce", "scatter", "parallel_apply", "nccl", "float32", "group 0")]
@@ -109,7 +110,7 @@ def side_tables() -> Trace:
 
 
 def stack(depth: int) -> Trace:
-    """One thread on which calls nest, each in the one before, under a profiler's mark of the step."""
+    """Return a trace in which calls of one thread are nested in each other, inside a profiler's mark of a step."""
     trace = Trace(threads=[Thread(0, 1, "main", "main")])
     names = [trace.strings.add(text) for text in ("ProfilerStep#3", *(f"call {level}" for level in range(depth)))]
     rows = depth + 1
@@ -121,7 +122,7 @@ def stack(depth: int) -> Trace:
 
 
 def text_of(window: Window, label_columns: int = 20) -> str:
-    """The whole picture of a window as text: ruler, labels, lanes."""
+    """Return the picture of a window as text: ruler, labels and lanes."""
     marks = step_positions(window.scene, window.alignment)
     lines = [" " * label_columns + " " + steps_line(window, marks), " " * label_columns + " " + times_line(window, marks)]
     drawing = Drawing()
@@ -162,7 +163,7 @@ async def ready(app: ViewApp, pilot: Pilot[Any]) -> None:
 
 @asynccontextmanager
 async def driven(app: ViewApp, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Pilot[Any]]:
-    """Open the app, and close it. The pilot waits until each key is handled."""
+    """Open the app, yield its pilot, and close the app. The pilot waits until each key is handled."""
     waits = ("textual.app.wait_for_idle", "textual.pilot.wait_for_idle", "textual.pilot.Pilot._wait_for_screen")
     with patch(waits[0], all_handled), patch(waits[1], all_handled), patch(waits[2], all_handled):
         async with app.run_test(size=size) as pilot:
@@ -186,13 +187,13 @@ def piloted(make: Callable[[], Scene], size: tuple[int, int] = (130, 40)) -> Cal
 
             asyncio.run(run())
 
-        del test.__wrapped__  # or pytest takes the body's arguments for fixtures
+        del test.__wrapped__  # otherwise, pytest takes the arguments of `body` for fixtures
         return test
 
     return of
 
 
 def screen_text(app: ViewApp) -> str:
-    """What the lanes show, as text."""
+    """Return what the lanes show, as text."""
     timeline = app.context.timeline
     return "\n".join(timeline.render_line(y).text.rstrip() for y in range(timeline.size.height))

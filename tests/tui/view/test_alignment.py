@@ -1,4 +1,4 @@
-"""How two traces are aligned."""
+"""Tests how two traces are aligned with each other."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def test_steps_of_two_recordings_are_paired_in_order() -> None:
 
 
 def test_alignment_by_step_removes_the_drift_of_earlier_steps() -> None:
-    # GIVEN a replay whose steps take a fifth longer, so that by wall time its third step begins far behind
+    # GIVEN a replay whose steps take a fifth longer. By wall time, its third step begins far behind the recorded one
     recorded, replayed = training(steps=3), training(steps=3, stretch=1.2)
     begin = [int(trace.steps.start_ns[2]) for trace in (recorded, replayed)]
     wall, step = by_wall(recorded, replayed), by_step(recorded, replayed)
     assert wall.sides[1].position(begin[1]) != wall.sides[0].position(begin[0])
-    # THEN by step they begin at the same position
+    # THEN both third steps begin at the same position if the traces are aligned by step
     assert step.sides[1].position(begin[1]) == step.sides[0].position(begin[0])
 
 
@@ -55,7 +55,7 @@ def begins(axis: Axis, first: Trace, second: Trace, row: int) -> list[int | None
 
 
 def test_a_late_start_is_a_single_gap_when_matching_kernels_are_aligned() -> None:
-    # GIVEN a second trace in which one kernel of the first step, and all that follows there, starts 20 µs later
+    # GIVEN a second trace in which one kernel of the first step, and everything after this kernel, starts 20 µs later
     recorded, replayed = training(steps=2), training(steps=2)
     late = replayed.device.start_ns >= recorded.device.start_ns[2]
     replayed.device.start_ns[late] += 20 * US
@@ -68,7 +68,7 @@ def test_a_late_start_is_a_single_gap_when_matching_kernels_are_aligned() -> Non
         positions = begins(axis, recorded, replayed, row)
         assert None not in positions and abs(positions[0] - positions[1]) <= ANCHOR_NS, row  # type: ignore[operator]
     assert axis.length_ns - by_wall(recorded, recorded).length_ns <= 21 * US
-    # while by step they lie apart
+    # AND if the traces are aligned by step, the late kernel is 20 µs away from its counterpart
     positions = begins(by_step(recorded, replayed), recorded, replayed, 2)
     assert positions[0] is not None and positions[1] == positions[0] + 20 * US
 
@@ -83,7 +83,7 @@ def test_matching_kernels_start_together_when_aligned_by_kernels() -> None:
 
 def test_alignment_by_step_draws_the_first_steps_of_both_traces_together() -> None:
     recorded, replayed = training(steps=1), training(steps=1)
-    replayed.device.start_ns[0] -= 30 * MS  # a long set-up
+    replayed.device.start_ns[0] -= 30 * MS  # the replay begins 30 ms before its first step
     axis = by_step(recorded, replayed)
     first = [side.position(int(trace.steps.start_ns[0])) for trace, side in zip((recorded, replayed), axis.sides, strict=True)]
     assert first[0] == first[1] and first[0] is not None and first[0] >= 29 * MS

@@ -1,4 +1,4 @@
-"""The app driven by keys and mouse, without a terminal. The last test checks that the tests press every key of `keys.KEYS`."""
+"""Tests the app with keys and mouse, without a terminal. The last test checks that the tests press every key of `keys.KEYS`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def said(app: ViewApp) -> str:
     return str(app.screen_stack[0].query_one("#status", Static).render())
 
 
-# --- moving ---
+# --- moving the window and the cursor ---
 
 
 @presses("w", "s", "a", "d", "f", "left", "right", "home", "end")
@@ -63,13 +63,13 @@ async def test_keys_zoom_and_pan_the_timeline(app: ViewApp, pilot: Pilot[Any]) -
     await pilot.press("right", "right", "right", "right")
     assert window.cursor_column == 4
     at_ns, column = window.cursor_ns, window.cursor_column
-    # zooming keeps the cursor in its column
+    # Zooming keeps the cursor in its column.
     await pilot.press("w", "w")
     assert window.ns_per_column == pytest.approx(home[1] / 4)
     assert (window.cursor_ns, abs(window.cursor_column - column) <= 1) == (at_ns, True)
     await pilot.press("s")
     assert window.ns_per_column == pytest.approx(home[1] / 2)
-    # panning moves the cursor with the window
+    # Panning moves the cursor with the window.
     before = window.start_ns
     await pilot.press("d")
     assert window.start_ns > before and window.cursor_ns > at_ns
@@ -77,7 +77,7 @@ async def test_keys_zoom_and_pan_the_timeline(app: ViewApp, pilot: Pilot[Any]) -
     assert window.start_ns == pytest.approx(before, abs=2)
     await pilot.press("left")
     assert window.cursor_column == column - 1
-    # all steps, then everything, whatever was looked at
+    # The key f shows all steps again.
     await pilot.press("f")
     assert (window.start_ns, window.ns_per_column) == home
     await pilot.press("w", "end")
@@ -108,7 +108,7 @@ async def test_keys_move_between_lines(app: ViewApp, pilot: Pilot[Any]) -> None:
 @piloted(pair_scene)
 async def test_keys_step_through_the_events_of_a_row_with_details(app: ViewApp, pilot: Pilot[Any]) -> None:
     window = window_of(app)
-    await pilot.press(*["down"] * 3)  # the stream, as recorded
+    await pilot.press(*["down"] * 3)  # the row of the stream, in the recorded trace
     assert (row := window.cursor_row) is not None and row.label.startswith("cuda:0 stream")
     names = []
     for _ in range(3):
@@ -132,7 +132,7 @@ async def test_keys_step_through_the_events_of_a_row_with_details(app: ViewApp, 
     ):
         assert line in text
     await pilot.press("escape")
-    # the last event has no next one
+    # After the last event, a message says that there are no more events.
     await pilot.press("end", *["full_stop"] * 12)
     assert "no more events on this row" in said(app)
 
@@ -159,14 +159,14 @@ async def test_keys_step_through_differences_from_the_largest(app: ViewApp, pilo
     span = window.columns * window.ns_per_column
     await pilot.press("n")
     assert said(app) == f"1 of {len(found)}: {found[0].sentence}"
-    # it is in sight, selected, with its counterpart lit
+    # The event is visible and selected, and its counterpart is highlighted.
     assert app.selection.span is not None and app.selection.span.number == found[0].rows[app.selection.span.side]
     assert window.columns * window.ns_per_column < span and {side for _, side, _, _ in window.lit} == {0, 1}
     await pilot.press("n")
     assert said(app).startswith(f"2 of {len(found)}: ")
     await pilot.press("N", "N")
     assert said(app).startswith(f"{len(found)} of {len(found)}: ")
-    # with waits for data there are more
+    # With W, the list also contains waits for data.
     await pilot.press("W")
     assert app.walk.everything and "with waits for data" in said(app)
     await pilot.press("W")
@@ -199,12 +199,12 @@ async def test_keys_jump_to_the_next_and_previous_event(app: ViewApp, pilot: Pil
     window.line = line
     await pilot.press("home", "full_stop", "full_stop")
     assert name() == "volta_sgemm_nn" and (first := app.selection.span) is not None
-    # to the counterpart and back
+    # The key k goes to the counterpart and back.
     await pilot.press("k")
     assert app.selection.span is not None and app.selection.span.side == 1 and name() == "volta_sgemm_nn"
     await pilot.press("k")
     assert app.selection.span == first
-    # up to the launching op and those around it, down to its first kernel
+    # The key u goes up to the launching op and its outer ops, and j goes down to the first kernel.
     await pilot.press("u")
     assert name() == "aten::cudnn_convolution"
     await pilot.press("u")
@@ -213,7 +213,7 @@ async def test_keys_jump_to_the_next_and_previous_event(app: ViewApp, pilot: Pil
     assert "no enclosing op" in said(app)
     await pilot.press("j")
     assert app.selection.span == first
-    # the backward pass of its op, as autograd numbers it
+    # The key b goes to the backward pass of the op, which autograd's sequence numbers link.
     trace.host.sequence[trace.host.name == trace.strings.find("aten::conv2d")] = 7
     rows = trace.host.name == trace.strings.find("ConvolutionBackward0")
     trace.host.sequence[rows], trace.host.forward_thread[rows] = 7, 1
@@ -221,12 +221,12 @@ async def test_keys_jump_to_the_next_and_previous_event(app: ViewApp, pilot: Pil
     assert name() == "volta_sgemm_tn"
     await pilot.press("b")
     assert app.selection.span == first
-    # the same kernel in other steps
+    # The keys [ and ] go to the same kernel in other steps.
     await pilot.press("right_square_bracket")
     assert "2 of 6" in said(app) and name() == "volta_sgemm_nn"
     await pilot.press("left_square_bracket")
     assert "1 of 6" in said(app)
-    # a phase has none of these
+    # A phase has no kernels and no backward pass.
     window.line = 0
     app.selection.span = None
     await pilot.press("j")
@@ -245,7 +245,7 @@ async def test_marking_a_range_shows_its_sums(app: ViewApp, pilot: Pilot[Any]) -
     await pilot.pause()
     assert tables.is_open and tables.tab == "range" and said(app).startswith("range: recorded ")
     assert [str(tables.rows.get_cell_at((row, 1))) for row in (0, 1)] == ["GPU busy", "GPU idle"]  # type: ignore[arg-type]
-    # a sum is no position; Escape ends the range, then closes the tables, and never quits
+    # A row with a sum has no position. Escape first removes the range, then closes the tables, and never quits the app.
     await pilot.press("enter")
     assert "a sum of several events" in said(app)
     stretch = window.range_ns
@@ -302,17 +302,17 @@ async def test_a_search_goes_to_matching_events(app: ViewApp, pilot: Pilot[Any])
     assert second > first
     await pilot.press("less_than_sign")
     assert window.cursor_ns == first
-    # the list is walked with the arrows; steps are found too
+    # The arrow keys select a search result. Steps are also found.
     await pilot.press("slash", *["backspace"] * 5, *"step 6", "down", "down", "enter")
     assert len(app.screen_stack) == 1 and window.cursor_ns == app.context.timeline.marks[3][0]
     await pilot.press("slash", *["backspace"] * 6, *"nosuchthing", "enter")
     assert len(app.screen_stack) == 1
-    # what was typed is there the next time
+    # The next search begins with the last text.
     await pilot.press("slash")
     assert app.screen.query_one(Input).value == "nosuchthing"
 
 
-# --- how it looks ---
+# --- appearance ---
 
 
 @presses("c", "x", "i", "m", "h")
@@ -345,7 +345,7 @@ async def test_rows_can_be_folded_and_pinned_and_filtered_and_moved(app: ViewApp
     def labels() -> list[str]:
         return [window.scene.rows[row].label for row in window.rows.shown]
 
-    # of four ranks the first is unfolded, its device's eight streams are one row
+    # Of four ranks, the first one is unfolded. The eight streams of its device are one row.
     assert labels() == ["rank 0 cuda:0 all", "rank 0 collectives", "rank 1 GPU", "rank 2 GPU", "rank 3 GPU"]
     await pilot.press("z")
     assert labels()[:3] == ["rank 0 cuda:0 stream 0", "rank 0 cuda:0 stream 1", "rank 0 cuda:0 stream 2"]
@@ -353,7 +353,7 @@ async def test_rows_can_be_folded_and_pinned_and_filtered_and_moved(app: ViewApp
     assert labels() == ["rank 0 GPU", "rank 1 GPU", "rank 2 GPU", "rank 3 GPU"]
     await pilot.press("Z")
     assert labels()[0] == "rank 0 cuda:0 all"
-    # the last row goes to the top, and up and down among others
+    # The key p moves the last row to the top and back. The keys { and } move the row by one place.
     await pilot.press("pagedown", "p")
     assert labels()[0] == "rank 3 GPU" and "is pinned" in said(app)
     await pilot.press("p")
@@ -362,12 +362,12 @@ async def test_rows_can_be_folded_and_pinned_and_filtered_and_moved(app: ViewApp
     assert labels()[-2:] == ["rank 3 GPU", "rank 2 GPU"]
     await pilot.press("right_curly_bracket")
     assert labels()[-2:] == ["rank 2 GPU", "rank 3 GPU"]
-    # only rows whose names hold a text
+    # A filter shows only rows whose names contain a text.
     await pilot.press("ampersand", *"GPU", "enter")
     assert labels() == ["rank 1 GPU", "rank 2 GPU", "rank 3 GPU"] and "3 rows with GPU" in said(app)
     window.line = next(n for n, line in enumerate(window.rows.lines) if window.scene.rows[line.row].label == "rank 2 GPU")
     await pilot.press("ampersand", *["backspace"] * 3, *"rank 3", "enter")
-    assert labels() == ["rank 3 GPU"] and window.rows.lines[window.line].head  # another row's
+    assert labels() == ["rank 3 GPU"] and window.rows.lines[window.line].head  # the cursor is on another row
     await pilot.press("escape")
     assert len(labels()) == 5
     # If a filter hides all rows, the first Esc shows them, although an event is selected.
@@ -375,7 +375,7 @@ async def test_rows_can_be_folded_and_pinned_and_filtered_and_moved(app: ViewApp
     assert labels() == [] and app.selection.span is not None and said(app) == "no row has xyz in its name; Esc shows all"
     await pilot.press("escape")
     assert len(labels()) == 5 and app.selection.span is not None
-    # what is hidden is shown when somebody goes there
+    # Going to a hidden row shows the row.
     row = next(n for n, row in enumerate(window.scene.rows) if row.label == "rank 2 cuda:0 stream 3")
     window.go(0, row, 0)
     assert "rank 2 cuda:0 stream 3" in labels()
@@ -398,7 +398,7 @@ async def test_keys_switch_the_legend_and_the_theme(app: ViewApp, pilot: Pilot[A
 
 @piloted(pair_scene, size=(80, 24))
 async def test_help_and_quit_keys_are_visible_in_the_narrowest_terminal(app: ViewApp, pilot: Pilot[Any]) -> None:
-    for pressed in ((), ("t",)):  # with tables, whose keys stand there too
+    for pressed in ((), ("t",)):  # once without tables, and once with tables, which have their own keys
         await pilot.press(*pressed)
         await pilot.pause()
         keys = app.query(FooterKey)
@@ -445,7 +445,7 @@ def test_the_help_lists_every_key_and_fits_the_screen(size: tuple[int, int]) -> 
         text = "".join(str(page) for _, page in help_pages(app.context.timeline.palette))
         for key in KEYS:
             assert f"{key.shown:>6}  {key.help}\n" in text
-        for _ in range(5):  # nothing is outside the screen on any page
+        for _ in range(5):  # on every page, all text is inside the screen
             box = app.screen.children[0]
             assert box.region.height <= size[1] and box.virtual_size.height <= box.size.height
             for page in app.screen.query(Static):
@@ -484,7 +484,7 @@ async def test_a_selected_table_row_moves_the_timeline_to_its_span(app: ViewApp,
     await pilot.pause()
     await pilot.press("down", "down", "enter")
     assert window.cursor_ns == app.context.timeline.marks[2][0]
-    # the keyboard stays with the table, also after Shift-Tab and back
+    # The table keeps the keyboard focus, also after Shift-Tab and Tab.
     line = window.line
     await pilot.press("shift+tab")
     assert app.context.timeline.has_focus
@@ -505,7 +505,7 @@ async def test_tables_are_sorted_filtered_and_copied(app: ViewApp, pilot: Pilot[
     def column(number: int) -> list[str]:
         return [str(rows.get_cell_at((row, number))) for row in range(rows.row_count)]  # type: ignore[arg-type]
 
-    # by name, then the other way round, then by the second column
+    # The rows are sorted by name, then in reverse order, then by the second column.
     await pilot.press("1")
     assert column(0) == sorted(column(0), key=str.casefold)
     await pilot.press("1")
@@ -514,7 +514,7 @@ async def test_tables_are_sorted_filtered_and_copied(app: ViewApp, pilot: Pilot[
     changes = [row.values[1] for row in tables.table().rows]
     assert changes == sorted(changes, reverse=True)  # type: ignore[type-var]
     assert [str(head.label) for head in rows.ordered_columns][1] == "change ▼"
-    # filtered by a part of a name; the full name of the row at the cursor stands below
+    # The rows are filtered by a part of a name. The full name of the selected row is shown below.
     await pilot.press("slash", *"sgemm", "enter")
     assert rows.has_focus and {"volta_sgemm_nn", "volta_sgemm_tn"} == set(column(0))
     assert str(tables.query_one("#name", Static).render()) == column(0)[0]
@@ -522,18 +522,18 @@ async def test_tables_are_sorted_filtered_and_copied(app: ViewApp, pilot: Pilot[
     assert app.clipboard.splitlines()[0].startswith("kernel,change (ns)") and len(app.clipboard.splitlines()) == 3
     await pilot.press("escape")
     assert rows.row_count == 5 and tables.is_open
-    # nothing passes: that is said
+    # If no row matches, a message says so.
     await pilot.press("slash", *"nosuch", "enter")
     assert rows.row_count == 0 and "no row matches" in str(tables.query_one("#name", Static).render())
 
 
 @piloted(lone_scene, size=(80, 24))
 async def test_tables_are_below_the_timeline_in_a_narrow_terminal(app: ViewApp, pilot: Pilot[Any]) -> None:
-    # keys that need two traces do nothing
+    # Keys for two traces do nothing.
     before = screen_text(app)
     await pilot.press("n", "N", "c", "x", "i", "l", "o")
     assert screen_text(app) == before
-    # the tables stand below
+    # In a narrow terminal, the tables are below the timeline.
     await pilot.press("t")
     await pilot.pause()
     tables = app.query_one(TablePanel)
@@ -545,7 +545,7 @@ async def test_tables_are_below_the_timeline_in_a_narrow_terminal(app: ViewApp, 
     assert app.selection.span is not None
 
 
-# --- export, quitting ---
+# --- export and quitting ---
 
 
 @presses("e")
@@ -567,12 +567,12 @@ def test_the_key_e_saves_a_picture_or_a_trace_or_a_table(tmp_path: Path, monkeyp
         assert await save("e", *"no/a.svg", "enter") == "no/a.svg: No such file or directory"
         await pilot.press("e", "escape")
         assert len(app.screen_stack) == 1
-        # what is there already is overwritten only after asking
+        # An existing file is overwritten only after a question.
         Path("a.svg").write_text("mine")
         await save("e", *"a.svg", "enter", "escape")
         assert Path("a.svg").read_text() == "mine"
         assert await save("e", *"a.svg", "enter", "enter") == "wrote a.svg" and Path("a.svg").read_text() != "mine"
-        # of a table its rows
+        # If a table is open, the key e saves its rows.
         await pilot.press("t", "right")
         await pilot.pause()
         assert await save("e", "enter") == "wrote kernels.csv"
@@ -600,23 +600,23 @@ def test_the_keys_q_and_ctrl_c_end_the_app(keys: tuple[str, ...]) -> None:
     asyncio.run(run())
 
 
-# --- mouse and size ---
+# --- mouse and window size ---
 
 
 @piloted(pair_scene)
 async def test_clicks_and_drags_select_events_and_times(app: ViewApp, pilot: Pilot[Any]) -> None:
     window, timeline = window_of(app), app.context.timeline
     label = timeline.label_width + 1
-    # a click selects what is there
+    # A click selects the event at this position.
     await pilot.click(timeline, offset=(label + 2, 2))
     assert app.selection.span is not None and app.selection.span.table == "phases" and "loader" in said(app)
     assert window.cursor_column == 2 and window.line == window.visible[0]
-    # a click on a label chooses the first column, and a click on the ruler the first row
+    # A click on a label moves the cursor to the first column. A click on the ruler moves the cursor to the first row.
     await pilot.click(timeline, offset=(label - 3, 4))
     assert window.cursor_column == 0 and window.line > window.visible[0]
     await pilot.click(timeline, offset=(label + 2, 0))
     assert window.cursor_column == 2 and window.line == window.visible[0]
-    # the wheel zooms around the pointer
+    # The mouse wheel zooms around the pointer.
     under = window.edges_ns[50]
     span = window.ns_per_column
     await pilot._post_mouse_events([_scroll("up")], timeline, offset=(label + 50, 5))
@@ -624,7 +624,7 @@ async def test_clicks_and_drags_select_events_and_times(app: ViewApp, pilot: Pil
     assert abs(int(window.edges_ns[50]) - int(under)) <= 2 * window.ns_per_column
     await pilot._post_mouse_events([_scroll("down")], timeline, offset=(label + 50, 5))
     assert window.ns_per_column == pytest.approx(span)
-    # dragging pans, and selects nothing
+    # Dragging pans the timeline and selects nothing.
     await pilot.press("w")
     start, selected = window.start_ns, app.selection.span
     await pilot.mouse_down(timeline, offset=(label + 60, 4))
@@ -632,7 +632,7 @@ async def test_clicks_and_drags_select_events_and_times(app: ViewApp, pilot: Pil
     assert window.start_ns == pytest.approx(start + 20 * window.ns_per_column, abs=2)
     await pilot.mouse_up(timeline, offset=(label + 40, 4))
     assert app.selection.span == selected
-    # with Shift it selects a stretch
+    # Dragging with Shift selects a time range.
     await pilot.mouse_down(timeline, offset=(label + 40, 4), shift=True)
     await pilot.hover(timeline, offset=(label + 60, 4))
     await pilot.mouse_up(timeline, offset=(label + 60, 4))
@@ -655,7 +655,7 @@ async def test_resizing_keeps_the_visible_time_range(app: ViewApp, pilot: Pilot[
     span = window.columns * window.ns_per_column
     for size in ((80, 24), (40, 12), (200, 60)):
         await pilot.resize_terminal(*size)
-        while app.context.timeline.size.width != size[0]:  # textual delays the change
+        while app.context.timeline.size.width != size[0]:  # textual handles the new size later
             await asyncio.sleep(0.001)
         await pilot.pause()
         assert window.columns * window.ns_per_column == pytest.approx(span)
@@ -663,7 +663,7 @@ async def test_resizing_keeps_the_visible_time_range(app: ViewApp, pilot: Pilot[
         assert all(app.context.timeline.render_line(y).cell_length == size[0] for y in range(app.context.timeline.size.height))
 
 
-# --- hard cases ---
+# --- unusual traces and errors ---
 
 
 ALSO_EMPTY = [pytest.param(named, marks=pytest.mark.program) for named in ([Trace()], [Trace(), training()])]
@@ -715,7 +715,7 @@ def test_keys_do_nothing_before_a_trace_is_loaded() -> None:
     asyncio.run(run())
 
 
-# --- live ---
+# --- live view ---
 
 
 @presses("l", "o")
@@ -725,7 +725,7 @@ def test_the_view_follows_a_replay_until_the_user_moves(tmp_path: Path) -> None:
     replayed = replay_of(recorded)
 
     class Printed:
-        """What the script has printed."""
+        """Fakes the output of the script."""
 
         written_bytes = 5
 
@@ -739,10 +739,10 @@ def test_the_view_follows_a_replay_until_the_user_moves(tmp_path: Path) -> None:
             app._arrived(Stage(whole(recording), 0.5, "waiting for the first step"))
             app._arrived(Stage(whole(recording, ("this replay", replayed)), 0.9, "8 steps replayed"))
             window, marks = window_of(app), app.context.timeline.marks
-            # the last steps are in sight, the cursor at the last one
+            # The last four steps are visible, and the cursor is at the last step.
             assert window.start_ns <= marks[-4][0] < window.end_ns and window.start_ns > marks[-5][0]
             assert window.cursor_ns == marks[-1][0]
-            # who looks around is left alone
+            # If the user moves the view, new steps do not move the view.
             await pilot.press("home", "l")
             assert app.context.following and window.cursor_ns == marks[-1][0]
             await pilot.press("a")
@@ -753,7 +753,7 @@ def test_the_view_follows_a_replay_until_the_user_moves(tmp_path: Path) -> None:
             await pilot.press("o")
             pane = app.query_one("#output", Static)
             assert pane.has_class("open") and "step 1 loss 0.5" in str(pane.render())
-            # a script that fails shows what it printed
+            # If the script fails, its output is shown.
             await pilot.press("o")
             live.finish(3)
             app._arrived(Stage(None, 1.0, ""))
@@ -762,7 +762,7 @@ def test_the_view_follows_a_replay_until_the_user_moves(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-# --- all of them ---
+# --- all keys ---
 
 
 def test_every_key_is_pressed_in_some_test() -> None:

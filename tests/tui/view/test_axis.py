@@ -1,4 +1,4 @@
-"""The axis: which trace time each position shows, against a model that writes the axis out nanosecond by nanosecond."""
+"""Tests which trace time each position of the time axis shows, compared with a list of all nanoseconds of the axis."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tui.view.scene.axis import Axis, SlotTimes
 from tui.view.scene.lanes import Lane
 
-# A slot has a start and a length for each side. Starts may repeat, because one recorded step can be shown beside several
-# replayed steps.
+# A slot has a start and a length for each of the two traces. Starts may repeat, because one recorded step can be shown beside
+# several replayed steps.
 SLOTS = st.lists(st.tuples(*(st.tuples(st.integers(0, 40), st.integers(0, 9)) for _ in range(2))), min_size=1, max_size=6)
 Slots = list[tuple[tuple[int, int], tuple[int, int]]]
 
@@ -23,7 +23,7 @@ def axis_of(slots: Slots, flush_right: int = 0) -> Axis:
 
 
 def written_out(slots: Slots, number: int) -> list[int | None]:
-    """The trace time at each nanosecond of the axis, None in gaps."""
+    """Return the trace time at each nanosecond of the axis, or None in gaps."""
     shown: list[int | None] = []
     for slot in slots:
         width = max(slot[0][1], slot[1][1])
@@ -62,7 +62,7 @@ def test_the_time_axis_finds_every_position_that_shows_a_given_time(slots: Slots
     for number, side in enumerate(axis.sides):
         expected = [at for at, time in enumerate(written_out(slots, number)) if time == time_ns]
         positions = side.positions(time_ns).tolist()
-        # If no nanosecond of the axis begins at this time, the positions are the ends of the slots that end at this time.
+        # If no nanosecond of the axis shows this time, the positions are the ends of slots that end at this time.
         ends = [slot for slot in slots if slot[number][0] + slot[number][1] == time_ns]
         assert positions == expected if expected else len(positions) == len(ends)
 
@@ -79,7 +79,8 @@ def test_an_axis_finds_all_positions_of_several_times(slots: Slots, times: list[
 
 @given(SLOTS, st.integers(1, 7))
 def test_the_busy_times_of_all_columns_add_up_to_the_total(slots: Slots, width: int) -> None:
-    """Coverage over columns of any width equals coverage over the whole axis. Gaps do not count, and repeats count again."""
+    """The busy time of all columns together equals that of the whole axis. Gaps do not count, and repeated times count
+    again."""
     axis = axis_of(slots)
     lane = Lane([0, 11, 30], [8, 9, 30], [0, 1, 0])
     edges = np.arange(0, axis.length_ns + 2 * width, width)
@@ -90,7 +91,7 @@ def test_the_busy_times_of_all_columns_add_up_to_the_total(slots: Slots, width: 
 
 
 def test_the_times_before_the_first_matching_event_end_together_in_both_traces() -> None:
-    # GIVEN a replay that took 30 to get ready, and a recording that took 10
+    # GIVEN a replay with 30 ns before its first matching event, and a recording with 10 ns
     axis = axis_of([((90, 10), (470, 30)), ((100, 50), (500, 40))], flush_right=1)
     recorded, replayed = axis.sides
     assert axis.slots_ns.tolist() == [0, 30] and axis.length_ns == 80
@@ -108,7 +109,6 @@ def test_the_closest_of_several_positions_that_show_a_time_is_chosen() -> None:
 
 
 def test_a_column_is_drawn_as_a_gap_if_its_middle_shows_no_time() -> None:
-    """GIVEN a trace that fills 4 of 10 ns on the time axis WHEN columns are 2 ns wide THEN the columns with the middles 5, 7
-    and 9 are gaps."""
+    """GIVEN a trace that fills 4 of 10 ns of the time axis WHEN columns are 2 ns wide THEN the last three columns are gaps."""
     side = axis_of([((100, 10), (200, 4))]).sides[1]
     assert side.columns(np.arange(0, 11, 2)).gaps[0].tolist() == [2, 3, 4]

@@ -1,4 +1,4 @@
-"""Heights of bars and signs of differences at their limits."""
+"""Tests the heights of bars and the signs of differences at their limits."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tui.view.scene.character_rows import (
     ],
 )  # fmt: skip
 def test_the_height_of_a_bar_is_rounded_to_eighths_of_a_line(busy_ns: int, lines: int, expected: int) -> None:
-    """Of a column of 1000 ns. Any work is at least one eighth, and a half is rounded up."""
+    """A column is 1000 ns wide. Any work gets at least one eighth of a line, and half an eighth is rounded up."""
     assert eighths(np.array([busy_ns]), np.array([1000]), lines).tolist() == [expected]
 
 
 def test_changes_within_the_tolerance_are_drawn_without_a_sign() -> None:
-    """A longer or shorter time is shown even where the work differs."""
+    """If both the time and the kind of work differ, the sign shows the difference in time."""
     change = np.array([0.5, 0.25, 0.0, -0.25, -0.5, 0.5, 0.0, 0.0])
     is_other = np.array([False] * 5 + [True, True, True])
     shown = np.array([True] * 7 + [False])
@@ -43,7 +43,7 @@ def test_a_column_has_the_colour_of_the_category_that_is_busy_longest() -> None:
     matrix, other = np.array([3, 1, 0]), np.array([1, 2, 0])
     nothing = np.zeros(3, dtype=np.int64)
     both = Busy({Category.MATRIX: matrix, Category.REDUCTION: other}, matrix + other, nothing)
-    assert dominant(both).tolist() == [Category.MATRIX, Category.REDUCTION, Category.MATRIX]  # the first one, if none is busy
+    assert dominant(both).tolist() == [Category.MATRIX, Category.REDUCTION, Category.MATRIX]  # the first, if none is busy
     assert dominant(Busy({Category.REDUCTION: other}, other, nothing)).tolist() == [Category.REDUCTION] * 3
     assert dominant(Busy({}, nothing, nothing)).tolist() == [0] * 3
 
@@ -57,8 +57,7 @@ def busy_of(matrix: list[int], other: list[int], instants: list[int] | None = No
 
 
 def test_columns_with_equal_busy_time_but_different_kinds_of_work_are_marked() -> None:
-    """GIVEN columns of 1000 ns WHEN 40, 50 or 51 ns of the work are of another kind THEN up to 50 ns (5 %) count as the same
-    work."""
+    """GIVEN columns of 1000 ns WHEN up to 50 ns (5 %) of the work are of another kind THEN the columns count as equal."""
     first = busy_of([100, 100, 100, 0], [0, 0, 0, 0])
     second = busy_of([60, 50, 49, 0], [40, 50, 51, 0])
     row = difference_characters(first, second, np.array([0, 1000, 2000, 3000, 4000]))
@@ -73,8 +72,8 @@ def test_a_column_has_events_if_either_trace_has_any_event_there() -> None:
 
 
 def test_memory_curves_differ_if_they_deviate_from_a_constant_offset() -> None:
-    """GIVEN a chart of up to 1000 bytes, and 100 bytes that the first trace did not record THEN another 50 bytes (5 %) count as
-    no difference."""
+    """GIVEN a chart of up to 1000 bytes, and 100 bytes that the first trace did not record THEN deviations of up to 50 bytes (5
+    %) count as equal."""
     first, second = np.array([200, 200, 200, 200, 0, 0]), np.array([300, 350, 351, 249, 0, 100])
     row = curve_difference(first, second, 1000, offset=100)
     assert "".join(map(str, row.glyphs.tolist())) == "==+- ="

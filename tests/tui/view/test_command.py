@@ -1,4 +1,4 @@
-"""`trace view` without a terminal, its pictures, and its documentation."""
+"""Tests `trace view` without a terminal, its screenshots, and its documentation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_view_prints_the_summary_if_there_is_no_terminal(folder: Path, capfd: py
     assert run(["view", "a.msgpack"]) == 0
     brief = info_text(summarize(training()), "a.msgpack", details=False, width=100, colour=False)
     assert capfd.readouterr() == (brief + "\n", "")
-    assert run(["view", "a.msgpack", "b.msgpack"]) == 0  # though they differ by more than diff's tolerance
+    assert run(["view", "a.msgpack", "b.msgpack"]) == 0  # even if the traces differ by more than the tolerance of diff
     facts = compare(training(), replay_of(training(), stretch=1.2))
     assert capfd.readouterr() == (diff_text(facts, "a.msgpack", "b.msgpack", details=False, width=100, colour=False) + "\n", "")
 
@@ -56,7 +56,8 @@ def test_a_screenshot_needs_no_terminal(folder: Path, capfd: pytest.CaptureFixtu
 
 
 def test_a_screenshot_shows_only_one_of_many_similar_ranks(folder: Path) -> None:
-    """GIVEN twelve similar ranks WHEN they are drawn THEN two are read, and the numbers of events are those of all ranks."""
+    """GIVEN twelve similar ranks WHEN they are drawn THEN only two are loaded. The shown numbers of events include all
+    ranks."""
     save(crowd(devices=12, streams=2), folder / "many.msgpack")
     assert run(["view", "many.msgpack", "--screenshot", "x.svg", "--size", "120x30"]) == 0
     words = " ".join(ElementTree.parse("x.svg").getroot().itertext()).replace("\xa0", " ")

@@ -1,4 +1,4 @@
-"""The differences of kernels in each screen column, against sums worked out by hand."""
+"""Tests the differences of kernels in each screen column. The expected sums were computed by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tui.view.scene.lanes import Lane
 
 
 def test_a_column_shows_the_part_of_each_event_within_its_time_range() -> None:
-    """GIVEN events at 10 to 20 ns and 30 to 50 ns THEN the column from 15 to 40 ns shows one half of both."""
+    """GIVEN events from 10 to 20 ns and from 30 to 50 ns THEN the column from 15 to 40 ns shows half of each event."""
     each = np.array([[5.0, 40.0], [1.0, 2.0]])
     sums = Sums(Lane([10, 30], [10, 20], [0, 0]), each)
     found = sums.columns(SlotTimes([0], [60]), np.array([0, 15, 40, 60]))
@@ -18,7 +18,7 @@ def test_a_column_shows_the_part_of_each_event_within_its_time_range() -> None:
 
 
 def test_a_column_excludes_time_that_the_time_axis_leaves_out() -> None:
-    """GIVEN an axis that leaves out 15 to 30 ns THEN no column shows the second half of the first event."""
+    """GIVEN a time axis without the time from 15 to 30 ns THEN no column shows the second half of the first event."""
     each = np.array([[5.0, 40.0], [1.0, 2.0]])
     side = SlotTimes([0, 30], [15, 60])
     side.at_ns = np.array([0, 15])

@@ -1,4 +1,4 @@
-"""Rendered lanes as plain text, to be read by people: tests/tui/golden/view_*."""
+"""Tests that drawn timelines equal the golden files tests/tui/golden/view_*, which people can read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tui.view.timeline.window import Window, fold
 COLUMNS, HEIGHT = 90, 30
 
 
-def test_the_picture_of_one_recording() -> None:
+def test_the_timeline_of_one_recording_equals_the_golden_file() -> None:
     assert_golden("view_lone", text_of(Window(lone_scene(), COLUMNS, HEIGHT)))
 
 
 @pytest.mark.parametrize("by", list(Alignment))
-def test_the_picture_of_a_recording_and_its_replay_for_each_alignment(by: Alignment) -> None:
+def test_the_timeline_of_a_recording_and_its_replay_equals_the_golden_file_for_each_alignment(by: Alignment) -> None:
     window = Window(pair_scene(), COLUMNS, HEIGHT)
     window.align(by)
     window.home()
@@ -72,7 +72,7 @@ def test_one_event_fills_the_picture() -> None:
 
 
 def test_an_event_of_zero_duration_is_drawn() -> None:
-    # GIVEN one of no length beside another a millisecond later
+    # GIVEN an event of zero duration, and an event one millisecond later
     trace = one_event(duration_ns=0)
     columns = {name: [*values, *values] for name, values in trace.device.columns().items()}
     columns["start_ns"][1] += MS

@@ -1,4 +1,4 @@
-"""The lane arithmetic, against brute force that counts every nanosecond."""
+"""Tests the busy times and events of a lane, compared with a count of every nanosecond."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from traces.model.trace import NONE
 from tui.view.scene.lanes import Curve, Lane
 
-END_NS = 60  # brute force counts nanoseconds one by one
+END_NS = 60  # the tests count every nanosecond up to this time
 TIMES = st.integers(-5, END_NS + 5)
 SPANS = st.lists(st.tuples(st.integers(0, END_NS), st.integers(0, 25), st.integers(0, 3)), max_size=12)
 
@@ -88,7 +88,7 @@ def test_nearest_returns_the_closest_span(spans: list[tuple[int, int, int]], tim
 
 
 def test_row_numbers_stay_with_their_events_after_sorting() -> None:
-    # GIVEN spans out of order, the second within the first
+    # GIVEN unsorted spans, of which one is inside another one
     lane = Lane([50, 0, 5], [10, 20, 5], [1, 2, 3], row=[7, 8, 9])
     assert lane.row.tolist() == [8, 9, 7]
     assert lane.rows_at([3, 7, 19, 20, 55]).tolist() == [0, 0, 0, NONE, 2]
@@ -126,8 +126,8 @@ def test_the_peak_of_a_curve_is_its_highest_value_or_zero() -> None:
 
 
 def test_a_lane_finds_the_event_nearest_to_a_time() -> None:
-    """GIVEN events from 10 to 20 ns and from 30 to 40 ns THEN at 25 ns, which is equally far from both, the earlier event is
-    selected."""
+    """GIVEN events from 10 to 20 ns and from 30 to 40 ns THEN the earlier event is selected at 25 ns, because both are equally
+    far away."""
     lane = lane_of([(10, 10, 0), (30, 10, 0)])
     assert [lane.nearest(time_ns) for time_ns in (0, 10, 19, 24, 25, 26, 30, 39, 99)] == [0, 0, 0, 0, 0, 1, 1, 1, 1]
     assert lane_of([]).nearest(5) == NONE

@@ -1,4 +1,4 @@
-"""Following a replay that runs, and the app opened for real in a pseudo-terminal."""
+"""Tests the live view of a running replay, and the app in a real pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tui.view.scene.tracks import TrackKind
 
 
 def write_steps(stream: TraceStream, trace: Trace, steps: slice) -> None:
-    """Write to the stream what a replay writes at the end of each step."""
+    """Write the rows of some steps to the stream, as a replay does at the end of each step."""
     rows = range(*steps.indices(len(trace.steps)))
     phases, host, device = (len(table) // len(trace.steps) for table in (trace.phases, trace.host, trace.device))
     stream.add("host", trace.host.take(slice(rows.start * host, rows.stop * host)))
@@ -43,10 +43,10 @@ def test_the_live_view_shows_each_replayed_step_until_the_replay_ends(tmp_path: 
     live = Live(("v100", recorded), tmp_path)
     live.pid = 4711
     found = live.stages()
-    # first there is only the recording
+    # At first, the view shows only the recording.
     first = next(found)
     assert first.scene is not None and len(first.scene.traces) == 1 and first.doing == "waiting for the first step"
-    # then the replayed part is drawn above it
+    # Then the replayed steps are drawn beside the recording.
     (tmp_path / "replay-1.msgpack").write_bytes(b"")
     stream = TraceStream(tmp_path / "replay-4711.msgpack")
     stream.header(Trace(devices=recorded.devices, threads=recorded.threads))
@@ -58,7 +58,7 @@ def test_the_live_view_shows_each_replayed_step_until_the_replay_ends(tmp_path: 
         assert stage.doing == f"{step + 1} steps replayed"
         assert stage.scene.step_pairs == [(0, 0), (0, 1), (1, 2)][: step + 1]
         assert stage.scene.comparison is not None and stage.scene.comparison.verdict.same is not None
-    # and in the end everything
+    # In the end, the view shows all steps.
     write_steps(stream, replayed, slice(3, 4))
     stream.close()
     live.finish(0)
@@ -95,11 +95,11 @@ def test_traces_are_loaded_in_stages(tmp_path: Path) -> None:
     assert [stage.doing for stage in found if stage.scene is None] == [f"reading {path}" for path in paths]
 
 
-# --- in a terminal ---
+# --- in a pseudo-terminal ---
 
 
 class Terminal:
-    """A command in a pseudo-terminal of 100 x 30, and what it has drawn so far."""
+    """Runs a command in a pseudo-terminal of 100 x 30 characters, and stores what the command draws."""
 
     def __init__(self, words: list[str], folder: Path) -> None:
         self.pid, self._master = pty.fork()
@@ -122,7 +122,7 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def end(self) -> int:
-        """Wait for the command's end; its exit code."""
+        """Wait for the end of the command, and return its exit code."""
         deadline = time.monotonic() + 60
         while self._read(0.1):
             if time.monotonic() > deadline:
@@ -136,7 +136,7 @@ class Terminal:
         if select.select([self._master], [], [], wait_s)[0]:
             try:
                 data = os.read(self._master, 1 << 16)
-            except OSError:  # Linux's way to say that nobody is at the other side any more
+            except OSError:  # on Linux, this error means that the command closed the terminal
                 return False
             self.drawn += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", data.decode(errors="replace"))
         return True
@@ -144,7 +144,7 @@ class Terminal:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """It holds a.msgpack, a recording, and b.msgpack, its replay."""
+    """Return a folder with a recording (a.msgpack) and its replay (b.msgpack)."""
     recorded = training()
     save(recorded, tmp_path / "a.msgpack")
     save(replay_of(recorded), tmp_path / "b.msgpack")
@@ -156,7 +156,7 @@ def test_the_app_works_in_a_terminal(folder: Path) -> None:
     terminal.until("Same program")
     terminal.press("?")
     terminal.until("zoom in around the cursor")
-    terminal.press("?")  # closes it; Esc and then q might arrive as one key
+    terminal.press("?")  # closes the help; Esc followed by q could arrive as one key
     terminal.until("difference")
     terminal.press("q")
     assert terminal.end() == 0
@@ -171,14 +171,14 @@ def test_a_damaged_second_trace_closes_the_app_with_a_one_line_error(folder: Pat
 
 
 def test_the_view_shows_the_end_and_output_of_a_replay(folder: Path) -> None:
-    # GIVEN a script that asks for input, prints, and fails
+    # GIVEN a script that reads its input, prints and fails
     (folder / "script.py").write_text("import sys\nprint('got', sys.stdin.read(), sys.stdout.isatty())\nsys.exit(3)\n")
     terminal = Terminal(["replay", "--view", "script.py", "--trace", "a.msgpack"], folder)
-    # WHEN it has ended, the view says so and what it printed
+    # WHEN the script has ended THEN the view shows its exit code and its output
     terminal.until("the replay has ended with exit code 3")
     terminal.until("got  True")
     terminal.press("q")
-    # THEN the exit code is the script's, what it printed stands in the terminal, and nothing of ours stands over its failure
+    # THEN the command returns the script's exit code and prints its output. The command adds no message about the failure
     assert terminal.end() == 3
     assert "got  True" in terminal.drawn and "did not import torch" not in terminal.drawn
 

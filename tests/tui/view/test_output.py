@@ -1,4 +1,4 @@
-"""The output of a script while the app uses the terminal: unchanged, in order, kept and printed at the end."""
+"""Tests that the script's output is kept unchanged while the app uses the terminal, and printed at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ print("\\x1b[31mred\\x1b[0m", end="")
 
 
 class Screen:
-    """A fake stdout that stores what is written. Pytest replaces the real one, so it is no fixture."""
+    """Fakes stdout, and stores what is written."""
 
     def __init__(self) -> None:
         self.buffer = io.BytesIO()
@@ -36,7 +36,7 @@ class Screen:
 
 
 def screened(monkeypatch: pytest.MonkeyPatch) -> Screen:
-    """Our own stdout from here on; not a fixture, for pytest puts its own in between."""
+    """Replace sys.stdout. This is not a fixture, because pytest would replace sys.stdout again."""
     screen = Screen()
     monkeypatch.setattr(sys, "stdout", screen)
     return screen
@@ -55,10 +55,10 @@ def test_the_script_writes_to_a_pseudo_terminal_and_no_output_is_lost(monkeypatc
         command = [sys.executable, "-c", _PROGRAM]
         subprocess.run(command, stdout=output.stdout, stderr=output.stderr, check=True)
         wait_for("red", output)
-        # while the app is open it is shown, and the terminal is left alone
+        # While the app is open, the output is shown in the app and not printed.
         assert output.tail(9) == ["True True", "to stderr", "100 %", "\x1b[31mred\x1b[0m"]
         assert output.tail(1) == ["\x1b[31mred\x1b[0m"] and screen.buffer.getvalue() == b""
-        # once it is closed, everything is printed, and what comes then at once
+        # After the app is closed, all output is printed, and later output is printed immediately.
         output.release()
         printed = screen.buffer.getvalue()
         assert printed == b"True True\nto stderr\n20 %\r40 %\r100 %\n\x1b[31mred\x1b[0m"

@@ -1,4 +1,4 @@
-"""The colours of both themes can be told apart, from each other, from those of differences and from the background."""
+"""Tests that the colours of both themes differ from each other, from the colours of differences and from the background."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tui.view.scene.categories import Category
 from tui.view.scene.character_rows import BEHIND, HANGING, LIT, NAMED, Sign
 from tui.view.timeline.palette import Palette, contrast, palette_of
 
-# Oklab (Björn Ottosson, 2020): from linear sRGB to cone responses, and from their cube roots to the space.
+# These matrices of Oklab (Björn Ottosson, 2020) convert linear sRGB to cone responses, and their cube roots to the colour
+# space.
 _CONES = np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]])
 _LAB = np.array([[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]])
 
@@ -36,7 +37,7 @@ def test_colours_are_distinguishable(dark: bool) -> None:
         assert apart(one, other) > 0.09, (one, other)
     for colour in palette.colours.values():
         assert apart(colour, palette.background) > 0.25, colour
-        # red and blue are kept for differences
+        # Red and blue are reserved for differences.
         assert min(apart(colour, palette.signs[sign]) for sign in (Sign.MORE, Sign.LESS)) > 0.13, colour
 
 
@@ -49,12 +50,12 @@ def test_every_category_has_distinct_styles(dark: bool) -> None:
         assert palette.styles[category | HANGING].color == palette.styles[LIT | category | HANGING].color
         behind = palette.styles[category | ((Category.COPY + 1) << BEHIND)]
         assert behind.bgcolor is not None and behind.bgcolor.name == palette.colours[Category.COPY]
-    assert len({palette.styles[sign].color for sign in Sign}) == 4  # blank and the same are faint, red, blue, yellow
+    assert len({palette.styles[sign].color for sign in Sign}) == 4  # the colours are a faint one, red, blue and yellow
 
 
 @pytest.mark.parametrize("dark", [True, False])
 def test_all_text_has_enough_contrast(dark: bool) -> None:
-    # THEN letters on every colour, under the cursor too, differ by what people need (WCAG 2.1, 1.4.3: 4.5)
+    # THEN the contrast of letters is at least 4.5 on every colour, also under the cursor (WCAG 2.1, 1.4.3)
     palette, theme = palette_of(dark), THEMES[dark]
     over = Style(), palette.cursor_name, palette.cursor_cell
     for category, lit, cursor in itertools.product(Category, (0, LIT), over):

@@ -1,4 +1,4 @@
-"""Real recordings: every row can be drawn and described, and the lanes have the figures of `trace info`."""
+"""Tests that every row of a real recording can be drawn and described, and that lanes have the figures of `trace info`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = (
 def test_the_scene_of_a_real_recording_is_complete(shared_traces: Path, name: str) -> None:
     trace = read_kineto(shared_traces / f"{name}.json.gz")
     scene = whole((name, trace))
-    # streams are as busy as they are measured to be
+    # Each stream has its measured busy time.
     busy = busy_by_stream(trace)
     assert sum(row.kind is TrackKind.GPU and row.stands_for is None for row in scene.rows) == len(busy)
     for (device, stream), expected in busy.items():
@@ -39,7 +39,7 @@ def test_the_scene_of_a_real_recording_is_complete(shared_traces: Path, name: st
         ]
         assert isinstance(lane, Lane)
         assert sum(int(ns.sum()) for ns in lane.covered([0], [2**62]).values()) == expected.total_ns
-    # every row is drawn, at every zoom, and its events can be told
+    # Every row can be drawn at every zoom, and its events can be described.
     window = Window(scene, 60, 200)
     window.rows.folded.clear()
     window.resize(60, 200)

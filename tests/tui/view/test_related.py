@@ -1,4 +1,4 @@
-"""Events that belong together: launches, and forward and backward ops."""
+"""Tests which events belong together: launches with kernels, and forward ops with backward ops."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from traces.model.trace import NONE, Device, DeviceKind, DeviceSpans, HostKind, 
 from tui.view.timeline.related import backward, launched, launched_rows, launcher
 from tui.view.timeline.spans import find_span
 
-# the rows of the main thread, then those of the backward thread
+# The first three rows belong to the main thread, and the last two to the backward thread.
 FORWARD, NEXT_FORWARD, OTHER, BACKWARD, NEXT_BACKWARD = range(5)
 
 
 def two_steps() -> Trace:
-    """Two steps with the same autograd sequence number, and a kernel of each op."""
+    """Return a trace of two steps whose ops have the same autograd sequence number. Each op has one kernel."""
     trace = Trace(devices=[Device(0, 0, "a")], threads=[Thread(0, 1, "main", "main"), Thread(0, 2, "autograd", "backward")])
     names = [trace.strings.add(name) for name in ("mm", "mm", "add", "MmBackward0", "MmBackward0")]
     trace.host = HostSpans.of(
@@ -40,7 +40,7 @@ def test_a_backward_op_belongs_to_the_last_forward_op_before_it(row: int, partne
     assert span is not None
     found = backward(scene, span)
     assert (None if found is None else (found.table, found.number)) == (None if partner is None else ("host", partner))
-    if partner is not None:  # the kernels of these ops have the same numbers
+    if partner is not None:  # each kernel has the same row number as its op
         kernel = find_span(scene, 0, "device", row)
         assert kernel is not None and launched(scene, span) == kernel and launcher(scene, kernel) == span
         other = backward(scene, kernel)
@@ -48,7 +48,8 @@ def test_a_backward_op_belongs_to_the_last_forward_op_before_it(row: int, partne
 
 
 def test_gpu_work_of_nested_calls_is_shown_for_the_op_around_them() -> None:
-    """GIVEN an op from 0 to 10 ns, a call that begins inside it, one that begins at its end, and one of another thread."""
+    """GIVEN an op from 0 to 10 ns, a call that begins within this op, a call that begins at its end, and a call of another
+    thread."""
     trace = Trace(threads=[Thread(0, 1), Thread(0, 2)])
     trace.host = HostSpans.of(
         thread=[0, 0, 0, 1], kind=[HostKind.OP] * 4, start_ns=[0, 9, 10, 1], duration_ns=[10, 1, 1, 1],

@@ -1,4 +1,4 @@
-"""What the app shows of recordings with many equal times: pictures, colours, tables and events, in tests/tui/golden."""
+"""Tests what the app shows of recordings with many equal times. The golden files are in tests/tui/golden."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ SCENES = {
 LETTERS = {of: chr(ord("a") + number) for number, of in enumerate(Category)} | {
     Sign.BLANK: " ", Sign.MORE: "+", Sign.LESS: "-", Sign.ALIKE: "=", Sign.OTHER_WORK: "~", Sign.LATER: ">", Sign.EARLIER: "<",
 }  # fmt: skip
-WINDOWS = ((40, 12, 0, 0), (80, 45, 20, 60), (60, 30, 53, 83), (45, 20, 107, 130))  # times on the grid
+WINDOWS = ((40, 12, 0, 0), (80, 45, 20, 60), (60, 30, 53, 83), (45, 20, 107, 130))  # the last two numbers are times
 
 
 def windows(scene: Scene) -> list[Window]:
-    """Windows in which columns begin at times of events, at between them, and beyond the last event."""
+    """Return windows whose columns begin at times of events, between such times, and after the last event."""
     found = []
     for number, (columns, height, begin, end) in enumerate(WINDOWS):
         window = Window(scene, columns, height)
@@ -66,9 +66,9 @@ def windows(scene: Scene) -> list[Window]:
 
 
 def paints(window: Window, drawing: Drawing) -> str:
-    """Return one letter per column for its category or sign, as a capital in a name.
+    """Return one letter for the category or sign of each column. Letters inside a name are capitals.
 
-    Letters for the background and for highlights follow.
+    Additional lines contain letters for the background and for highlights.
     """
     lines = []
     for _, cells in drawing.frame(window):
@@ -80,7 +80,7 @@ def paints(window: Window, drawing: Drawing) -> str:
 
 
 def strips(window: Window) -> str:
-    """Where the style changes in each line, with the range, the cursor and the lit events."""
+    """Return the style of each character: "." is normal, "r" is highlighted, and "c" is any other style."""
     drawing, palette, lines = Drawing(), palette_of(True), []
     for number, (line, cells) in zip(window.visible, drawing.frame(window), strict=True):
         strip = strip_of(window, line, cells, 12, number == window.line, palette)
@@ -92,7 +92,7 @@ def strips(window: Window) -> str:
 
 
 def events(window: Window) -> list[Span]:
-    """Events of each row: at the cursor, and the next one on both sides."""
+    """Return events of each row: the event at the cursor, and the next one in both directions."""
     found: dict[Span, None] = {}
     for number, line in enumerate(window.rows.lines):
         window.line = number

@@ -1,4 +1,4 @@
-"""The ruler over three steps of 100 us each, on an axis of 307,001 ns. All columns are worked out by hand."""
+"""Tests the ruler over three steps of 100 us each, on an axis of 307,001 ns. The expected columns were computed by hand."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ def test_a_position_on_the_ruler_belongs_to_the_last_started_step(position_ns: i
 @pytest.mark.parametrize(
     ("columns", "steps", "times", "since"),
     [
-        # 3,070 ns per column: steps start in columns 0, 32.6 and 65.1. A label every 14 columns is a label every 50 us.
+        # With 3,070 ns per column, steps start in columns 0, 32.6 and 65.1. Labels need 14 columns, so there is a label every
+        # 50 us.
         (
             100,
             "│step 5                         │step 6                          │step 7                            ",
             "╷0 µs           ╷50 µs          ╷0 µs           ╷50 µs           ╷0 µs           ╷50 µs             ",
             "in step",
         ),
-        # 7,310 ns per column: 42 columns are just enough for three labels in 14 columns each
+        # With 7,310 ns per column, 42 columns are just enough for three labels of 14 columns.
         (42, "│step 5      │step 6       │step 7        ", "╷0 µs        ╷0 µs         ╷0 µs          ", "in step"),
-        # 7,488 ns per column: the times count from the first step
+        # With 7,488 ns per column, the times count from the first step.
         (41, "│step 5      │step 6      │step 7        ", "╷0 µs        ╷100 µs      ╷200 µs        ", "since step 5"),
-        # 25,583 ns per column: steps start in columns 0, 3.9 and 7.8, without space for "step 5"
+        # With 25,583 ns per column, steps start in columns 0, 3.9 and 7.8, without enough space for "step 5".
         (12, "│5 │6  │7   ", "╷0 µs       ", "since step 5"),
-        # 61,400 ns per column: a label needs three columns, and steps are 1.6 columns apart, so every second step is marked
+        # With 61,400 ns per column, steps are 1.6 columns apart. A label needs three columns, so every second step has a label.
         (5, "│5   ", "╷0 ms", "since step 5"),
     ],
 )
@@ -50,7 +51,8 @@ def test_the_ruler_has_as_many_labels_as_fit(columns: int, steps: str, times: st
 
 
 def test_the_ruler_of_a_part_of_the_axis_has_the_labels_of_that_part() -> None:
-    """GIVEN a window of 40 columns of 1 us from 180 us on THEN step 7 starts in column 20, and a label every 20 us fits."""
+    """GIVEN a window that begins at 180 us and has 40 columns of 1 us THEN step 7 starts in column 20. A label every 20 us
+    fits."""
     window = Window(lone_scene(), 40, 5)
     window.start_ns, window.ns_per_column = 180_000, 1_000
     assert steps_line(window, MARKS) == "                    │step 7             "
@@ -65,8 +67,8 @@ def test_the_ruler_of_a_part_of_the_axis_has_the_labels_of_that_part() -> None:
 @pytest.mark.parametrize(
     ("start_ns", "times"),
     [
-        (85_000, "               ╷0 µs                    "),  # the label of 120 us would end one column behind the window
-        (86_000, "              ╷0 µs               ╷20 µs"),  # it ends in the last column
+        (85_000, "               ╷0 µs                    "),  # the label of 120 us would end one column after the window
+        (86_000, "              ╷0 µs               ╷20 µs"),  # the label ends in the last column
     ],
 )
 def test_a_label_may_end_in_the_last_column(start_ns: int, times: str) -> None:

@@ -1,7 +1,7 @@
-"""Sessions with the timeline app: the keys that somebody presses, and what each key changes on the screen.
+"""Tests sessions of the timeline app: which keys are pressed, and what each key changes on the screen.
 
-The sessions are files in tests/tui/golden/, to be read by people. A line after a key is a line of the lanes by its number, or
-the status line, the details or the rows of the table. Colours are not in them.
+The sessions are golden files in tests/tui/golden/. After each key, a file contains the changed lines: lanes with their line
+number, the status line, details and table rows. Colours are not included.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tui.view.tables.parts import csv_text
 
 
 def seen(app: ViewApp) -> list[tuple[str, str]]:
-    """What the app shows: a name of each line and its text."""
+    """Return what the app shows, as pairs of a line's name and its text."""
     base = app.screen_stack[0]
     lines = [(f"{number:2}", line) for number, line in enumerate(screen_text(app).splitlines())]
     lines += [("headline", line) for line in str(base.query_one("#headline", Static).render()).splitlines()]
@@ -43,7 +43,7 @@ def seen(app: ViewApp) -> list[tuple[str, str]]:
 
 
 def session(scene: Scene, keys: list[str], size: tuple[int, int] = (110, 34)) -> str:
-    """Everything at first, then after each key the lines that changed."""
+    """Return all lines of the opened app, and after each key the lines that changed."""
     said: list[str] = []
 
     async def run() -> None:
@@ -62,7 +62,7 @@ def session(scene: Scene, keys: list[str], size: tuple[int, int] = (110, 34)) ->
 
 
 def numbered(trace: Trace) -> Trace:
-    """The trace with the links that autograd records from each convolution to its backward node."""
+    """Return the trace with sequence numbers that link each convolution to its backward op, as autograd records them."""
     host, names = trace.host, trace.strings
     forward = np.flatnonzero(np.isin(host.name, [names.find("aten::conv2d"), names.find("aten::convolution")]))
     backward = np.flatnonzero(host.name == names.find("ConvolutionBackward0"))
@@ -72,7 +72,8 @@ def numbered(trace: Trace) -> Trace:
 
 
 def rich_pair() -> Scene:
-    """A recording with batches, collectives, parts and memory, and a replay that is slower and lacks some of them."""
+    """Return a scene of a recording with batches, collectives, stages and memory, and of a slower replay that lacks some of
+    them."""
     recorded = side_tables()
     return whole(("recorded.msgpack", numbered(recorded)), ("replay.msgpack", numbered(replay_of(recorded, stretch=1.3))))
 

@@ -1,4 +1,4 @@
-"""Calls and times of ops and kernels, added by name."""
+"""Tests that calls and times of ops and kernels are added by name."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NAMES = ["mm", "mm.out", "relu"]
     ("of_out_ns", "total"),
     [
         (49, Totals("mm", 4, 99, 10, 49)),
-        (50, Totals("mm", 4, 100, 10, 50)),  # equally long: the first name
+        (50, Totals("mm", 4, 100, 10, 50)),  # both names have the same time, so the first name is used
         (51, Totals("mm.out", 4, 101, 10, 51)),
     ],
 )
 def test_totals_of_similar_names_are_added_under_the_name_with_the_most_time(of_out_ns: int, total: Totals) -> None:
-    """GIVEN mm once for 10 ns and twice for 20 ns, mm.out once, and relu three times for 5 ns."""
+    """GIVEN one call of mm with 10 ns, two calls with 20 ns in total, one call of mm.out, and three calls of relu with 5 ns."""
     names, weights = np.array([0, 2, 1, 0]), np.array([1, 3, 1, 2])
     found = totals_by_name(
         NAMES.__getitem__, names, weights, np.array([10, 5, of_out_ns, 20]), lambda text: text.partition(".")[0]

@@ -61,7 +61,7 @@ def test_each_device_and_stream_has_a_row() -> None:
 def test_the_app_draws_phases_on_the_gpu_if_there_are_no_kernels() -> None:
     (key, track), *others = gpu_tracks(phase_grained()).items()
     assert not others and key.kind is TrackKind.GPU and track.table == "phases"
-    assert isinstance(track.lane, Lane) and len(track.lane) == 15  # five phases with device times in each of three steps
+    assert isinstance(track.lane, Lane) and len(track.lane) == 15  # three steps have five phases each with device times
 
 
 def test_batches_and_collectives_and_stages_have_rows_if_recorded() -> None:
@@ -136,7 +136,7 @@ def test_kernel_and_op_names_are_shortened_for_display(text: str, short: str) ->
 
 
 def test_stragglers_are_shown_first_and_similar_ranks_as_one_row() -> None:
-    """Twelve ranks run one all-reduce. Rank 5 has the shortest kernel (1 us), so the others wait 9 us each for it."""
+    """Twelve ranks run one all-reduce. Rank 5 begins last, so its kernel takes only 1 us, and the others wait 9 us each."""
     trace = crowd(devices=12, streams=2)
     name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
     trace.collectives = Collectives.of(
@@ -158,7 +158,7 @@ def test_stragglers_are_shown_first_and_similar_ranks_as_one_row() -> None:
     assert shown() == [*of_rank_5, similar, *(f"rank {rank} GPU" for rank in range(12) if rank != 5)]
     rows.fold(fold)
     assert shown() == [*of_rank_5, similar]
-    # WHEN no rank is late THEN rank 0 is shown with its streams, and the row has the other ranks
+    # WHEN no rank is late THEN the streams of rank 0 are shown. One row contains the other ranks
     trace.collectives.duration_ns[:] = 10 * US
     scene = Scene.of(("a", trace)).with_host()
     rows = ShownRows(scene, height=40)
@@ -168,9 +168,9 @@ def test_stragglers_are_shown_first_and_similar_ranks_as_one_row() -> None:
 @pytest.mark.parametrize(
     ("total_gib", "held_gib", "limit_gib", "top_gib"),
     [
-        ((8, 16), (4, 4), (8, 16), (8, 4)),  # a chart ends at the GPU's memory if half of it was used
+        ((8, 16), (4, 4), (8, 16), (8, 4)),  # a chart ends at the memory limit if half of the memory was used
         ((8, 16), (3, 16), (8, 16), (3, 16)),
-        ((8, 0), (9, 5), (8, None), (9, 5)),  # more than the GPU has, and a GPU of unknown size
+        ((8, 0), (9, 5), (8, None), (9, 5)),  # more memory than the GPU has, and a GPU with an unknown memory size
     ],
 )
 def test_a_memory_chart_ends_at_the_memory_limit_of_its_gpu(
@@ -192,8 +192,8 @@ def test_a_memory_chart_ends_at_the_memory_limit_of_its_gpu(
 @pytest.mark.parametrize("traces", [1, 2])
 @pytest.mark.parametrize("makes_memory", [True, False])
 def test_rows_become_taller_if_the_window_has_free_lines(traces: int, makes_memory: bool) -> None:
-    """GIVEN windows of every height THEN the rows fit into the window. Rows grow to the next size when the window has enough
-    lines for it."""
+    """GIVEN windows of every height THEN the rows fit into the window. Rows become taller when the window has enough free
+    lines."""
     scene = Scene.of(*(("a", training()), ("b", training(jitter_us=(5,))))[:traces]).with_host()
     lines = []
     for height in range(80):

@@ -1,4 +1,4 @@
-"""The window: after any keys, the window is on the axis, its columns are in order, and the cursor is visible."""
+"""Tests that the window stays on the time axis and shows the cursor after any sequence of keys."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _call(name: str, argument: object, rows: ShownRows) -> None:
 
 
 @given(st.sampled_from(range(len(SCENES))), MOVES)
-@example(0, [("resize", 1), ("move", 1), ("align", Alignment.STEP)])  # the other axis shows no time where the cursor stood
+@example(0, [("resize", 1), ("move", 1), ("align", Alignment.STEP)])  # the new axis shows no time at the cursor
 def test_the_window_stays_valid_after_any_sequence_of_moves(number: int, moves: list[tuple[str, object]]) -> None:
     scene = SCENES[number]
     window = Window(scene, 80, 20)
@@ -89,20 +89,21 @@ def test_zooming_keeps_the_time_under_the_cursor() -> None:
 
 @pytest.fixture
 def window() -> Window:
-    """A window of 100 columns and 4 lines over 307,001 ns. It shows 46 to 134 us, so a column is 880 ns wide."""
+    """Return a window of 100 columns and 4 lines on an axis of 307,001 ns. The window shows 46 to 134 us, so a column is 880 ns
+    wide."""
     window = Window(lone_scene(), 100, 4)
     assert window.axis.length_ns == 307_001 and [line.level for line in window.rows.lines] == [0, 0, 0, 0, 1, 0, 0]
-    window.fit(50_000, 130_000)  # and a twentieth of 80 us on both sides
+    window.fit(50_000, 130_000)  # a twentieth of 80 us is added on both sides
     assert (window.start_ns, window.ns_per_column, window.end_ns) == (46_000, 880, 134_000)
     return window
 
 
 def test_zooming_keeps_a_position_in_its_column(window: Window) -> None:
-    window.zoom(0.5, 46_000 + 25 * 880)  # at a quarter of the window
+    window.zoom(0.5, 46_000 + 25 * 880)  # a position at a quarter of the window
     assert (window.start_ns, window.ns_per_column) == (57_000, 440)
-    window.zoom(2.0, 57_000 + 44_000)  # at the right edge
+    window.zoom(2.0, 57_000 + 44_000)  # a position at the right edge
     assert (window.start_ns, window.ns_per_column) == (13_000, 880)
-    window.cursor_ns = 13_000  # at the left edge
+    window.cursor_ns = 13_000  # the cursor is at the left edge
     window.zoom(0.25)
     assert (window.start_ns, window.ns_per_column) == (13_000, 220)
 
@@ -114,12 +115,12 @@ def test_zooming_around_a_position_outside_the_window_keeps_the_windows_middle(w
 
 
 def test_the_window_cannot_be_zoomed_beyond_its_limits(window: Window) -> None:
-    window.zoom(0.0001)  # a column is not narrower than a nanosecond
+    window.zoom(0.0001)  # a column is at least a nanosecond wide
     assert window.ns_per_column == 1
     window.resize(10, 4)
-    window.zoom(0.0001)  # a window is not narrower than 20 ns
+    window.zoom(0.0001)  # a window is at least 20 ns wide
     assert window.ns_per_column == 2
-    window.zoom(1_000_000)  # nor wider than the axis with a twentieth on both sides
+    window.zoom(1_000_000)  # the axis is shown with a twentieth on both sides at most
     assert window.ns_per_column * 10 == pytest.approx(1.1 * 307_001)
     window.fit(5, 5)
     assert (window.start_ns, window.end_ns) == (5, 25)
@@ -129,7 +130,7 @@ def test_panning_moves_the_cursor_with_the_window(window: Window) -> None:
     window.cursor_ns = 60_000
     window.pan(10)
     assert (window.start_ns, window.cursor_ns) == (54_800, 68_800)
-    window.pan(-1000)  # a twentieth of the window of 88 us stays free before the axis and after it
+    window.pan(-1000)  # a twentieth of the window of 88 us stays free before and after the axis
     assert (window.start_ns, window.cursor_ns) == (-4_400, 9_600)
     window.pan(1000)
     assert (window.start_ns, window.end_ns) == (307_001 + 4_400 - 88_000, 307_001 + 4_400)
@@ -139,13 +140,13 @@ def test_the_cursor_moves_to_the_middle_of_a_column(window: Window) -> None:
     window.cursor_ns = 46_000
     window.move(3)
     assert window.cursor_ns == 46_000 + 3_080 and window.cursor_column == 3
-    window.cursor_ns = 300_000  # right of the window: the move starts from the last column
+    window.cursor_ns = 300_000  # the cursor is right of the window, so it moves from the last column
     window.move(-1)
     assert window.cursor_ns == 46_000 + round(98.5 * 880)
-    window.cursor_ns = 0  # left of the window: the move starts from the first column
+    window.cursor_ns = 0  # the cursor is left of the window, so it moves from the first column
     window.move(1)
     assert window.cursor_ns == 46_000 + 1_320
-    window.move(-2)  # out of the window, which scrolls until the cursor is in the middle of its first column
+    window.move(-2)  # the window scrolls until the cursor is in the middle of its first column
     assert (window.cursor_ns, window.start_ns) == (46_000 - 440, 46_000 - 880)
     window.move(100)  # the cursor is in the middle of the last column
     assert (window.cursor_ns, window.start_ns) == (45_120 + 88_440, 45_120 + 1_320)
@@ -163,9 +164,9 @@ def test_moving_the_cursor_outside_the_window_centres_the_window_on_it(window: W
 
 
 def test_the_window_scrolls_by_whole_rows(window: Window) -> None:
-    """GIVEN six rows (the fourth has two lines) and a window of four lines."""
+    """GIVEN six rows, of which the fourth has two lines, and a window of four lines."""
     window.move_line(3)
-    assert (window.line, window.top) == (3, 1)  # both lines of the row are visible
+    assert (window.line, window.top) == (3, 1)  # both lines of the fourth row are visible
     window.move_line(1)
     assert (window.line, window.top) == (5, 2)
     window.move_line(-1)
@@ -184,13 +185,13 @@ def test_a_mouse_click_moves_the_cursor_to_a_column_and_a_row(window: Window) ->
     assert (window.line, window.cursor_ns) == (3, 46_440)
     window.point(0, 3)
     assert window.line == 6
-    window.point(0, 4)  # below the last visible line
+    window.point(0, 4)  # a click below the last visible line
     assert window.line == 6
 
 
 def test_changing_the_alignment_keeps_the_time_under_the_cursor() -> None:
     window = Window(pair_scene(stretch=1.5), 100, 20)
-    window.line = 1  # the replay's line
+    window.line = 1  # the line of the replay
     window.go(220 * US)
     time_ns = window.axis.sides[1].times([window.cursor_ns])[0]
     for by in Alignment:
@@ -205,7 +206,7 @@ def test_the_view_position_is_kept_when_more_of_the_trace_is_loaded() -> None:
     before = window.start_ns, window.ns_per_column
     window.show(whole(("a", training())))
     assert (window.start_ns, window.ns_per_column) == before
-    # but a second trace makes another axis
+    # With a second trace, the window is reset, because the time axis is a different one.
     window.show(pair_scene())
     assert window.at_home
 
@@ -244,7 +245,7 @@ def test_a_window_can_have_any_size(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("warmup", [0, 2, 4])
 def test_the_app_starts_at_the_first_step_after_the_warm_up_of_a_single_trace(warmup: int) -> None:
-    # GIVEN a replay, whose memory and first copies come seconds before the first step
+    # GIVEN a replay whose memory and first copies come seconds before its first step
     trace = training(steps=4)
     trace.steps.kind[:] = [StepKind.WARMUP] * warmup + [StepKind.STEADY] * (4 - warmup)
     first_ns = int(trace.steps.start_ns.min())
@@ -254,13 +255,13 @@ def test_the_app_starts_at_the_first_step_after_the_warm_up_of_a_single_trace(wa
     window = Window(Scene.of(("a", trace)), 100, 30)
     assert window.axis.sides[0].position(first_ns) == 10_000_000_000
     assert window.at_home and window.axis.sides[0].position(int(trace.steps.start_ns[warmup % 4])) == window.start_ns
-    # WHEN all is asked for THEN that is there, too
+    # WHEN the whole axis is shown THEN the time before the first step is visible
     window.everything()
     assert window.start_ns == 0 and not window.at_home
 
 
 def test_memory_allocated_before_the_recording_is_not_shown_as_a_difference() -> None:
-    """GIVEN two traces of one run. The totals of the second trace are 300 MiB higher throughout."""
+    """GIVEN two traces of the same run WHEN the memory totals of the second trace are always 300 MiB higher."""
     trace, held_bytes = training(steps=3), 300 << 20
     total_bytes = np.cumsum(trace.memory.bytes)
     second = replace(trace, memory=replace(trace.memory, allocated_bytes=total_bytes + held_bytes))

@@ -1,4 +1,4 @@
-"""The texts of the app: headline, status, details, ruler, tables and search."""
+"""Tests the texts of the app: headline, status, details, ruler, tables and search."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_headline_fits_the_width(width: int) -> None:
 
 
 def test_the_headline_counts_problems_that_change_figures() -> None:
-    """GIVEN two warnings and five pieces of information."""
+    """GIVEN two warnings, and five notes that are only information."""
     trace = training()
     trace.problems = {"event-without-name": 2, "byte-order-mark": 5}
     text = " ".join(line.text for line in headline(whole(("t", trace)), 300))
@@ -114,7 +114,7 @@ def test_a_headline_for_many_devices_shows_the_least_and_most_busy() -> None:
 
 
 def test_times_of_other_ranks_are_shown_with_the_rank_number() -> None:
-    # GIVEN two ranks, of which the second begins its step earlier: the ruler shows the first one's
+    # GIVEN two ranks, of which the second begins its step earlier. The ruler shows the steps of the first rank
     trace = crowd(devices=2)
     trace.steps.start_ns[trace.steps.rank == 1] -= 4 * US
     scene = whole(("t", trace))
@@ -149,17 +149,17 @@ def test_step_labels_are_thinned_out_if_there_are_many() -> None:
     window = Window(whole(("t", training(steps=40))), 60, 10)
     line = steps_line(window, step_positions(window.scene, window.alignment))
     assert len(line) == 60 and 8 <= line.count("│") <= 20 and "step 5" not in line
-    assert all(text.strip().isdecimal() for text in line.split("│")[1:])  # each mark has its number
+    assert all(text.strip().isdecimal() for text in line.split("│")[1:])  # each mark has a step number
 
 
 def test_a_step_label_is_written_in_full_if_there_is_space() -> None:
-    """GIVEN columns of one nanosecond and a mark every seven columns THEN "step 1" and its mark do not fit, so the ruler shows
-    only the step's number."""
+    """GIVEN columns of 1 ns, and a mark after every seven columns THEN only the step's number is shown. The text "step 1" and
+    the mark need more space."""
     window = Window(whole(("t", training())), 20, 10)
     window.start_ns, window.ns_per_column = 0.0, 1.0
     marks = [(0, "1", 0), (7, "2", 1), (15, "3", 2)]
     assert steps_line(window, marks) == "│1     │step 2 │3   "
-    window.start_ns = 4.0  # the first mark is out of view
+    window.start_ns = 4.0  # the first mark is left of the window
     assert steps_line(window, marks) == "   │step 2 │step 3  "
 
 
@@ -225,7 +225,7 @@ def test_the_app_shows_details_for_every_kind_of_event(table: str, number: int, 
     found = details(scene, span(scene, 0, table, number), Alignment.STEP, 0)
     assert not [line for line in lines if line not in found], found
     assert any(line.startswith("begins      ") and "in step 5" in line for line in found)
-    assert sum("GB/s" in line for line in found) <= 1  # a copy has its own rate, so the average of its op is not shown
+    assert sum("GB/s" in line for line in found) <= 1  # a copy shows its own rate, and not the average of its op
 
 
 @pytest.mark.parametrize("ending", list(Ending))
@@ -249,7 +249,7 @@ def test_details_say_whether_a_time_is_measured_or_estimated(origin: Origin) -> 
 
 
 def test_details_of_a_kernel_name_its_region_and_its_graph() -> None:
-    """GIVEN the second kernel of the backward's graph, whose id is 6."""
+    """GIVEN the second kernel of the CUDA graph with the id 6, which belongs to the backward pass."""
     trace = recording(graphs=True)
     device = trace.device
     kernel = int(np.flatnonzero((device.graph == 6) & (device.graph_node == 1))[0])
@@ -268,7 +268,7 @@ def test_the_span_under_the_cursor_is_found() -> None:
         window.cursor_ns = int((lane.start_ns[position] + lane.end_ns[position]) // 2 - window.axis.sides[0].start_ns[0])
         found = span_at_cursor(window)
         assert found is not None and found.position == position
-    window.cursor_ns = 2 * US  # nothing runs there
+    window.cursor_ns = 2 * US  # no event runs at this time
     assert span_at_cursor(window) is None
 
 
@@ -280,7 +280,7 @@ def pair_of(second: Trace) -> Scene:
 
 
 def test_a_kernel_that_takes_longer_is_reported_with_its_times() -> None:
-    # GIVEN the same recording twice, but for one kernel that takes 4 µs longer in the second step
+    # GIVEN two equal recordings, except that one kernel takes 4 µs longer in the second step of the second one
     second = training(steps=3)
     second.device.duration_ns[6] += 4 * US
     (one,) = [one for one in differences(pair_of(second)) if one.what == "longer"]
@@ -290,7 +290,7 @@ def test_a_kernel_that_takes_longer_is_reported_with_its_times() -> None:
 
 def test_equal_differences_are_merged_across_steps_and_sorted_by_size() -> None:
     second = training(steps=3)
-    second.device.duration_ns[[1, 6]] += 3 * US  # of two steps
+    second.device.duration_ns[[1, 6]] += 3 * US  # one kernel in each of two steps
     second.device.duration_ns[2] -= 2 * US
     found = [one for one in differences(pair_of(second)) if one.what in ("longer", "shorter")]
     result = [(one.what, one.count, one.steps, one.total_ns) for one in found]
@@ -308,7 +308,7 @@ def test_a_replaced_kernel_and_a_missing_kernel_are_listed_as_differences() -> N
 
 
 def test_idle_time_and_host_phases_are_listed_as_differences() -> None:
-    # GIVEN a second trace whose first step has a pause of 30 µs before its third kernel, and a longer phase on the host
+    # GIVEN a second trace with a pause of 30 µs before its third kernel, and with a longer phase on the host
     first, second = training(steps=1), training(steps=1)
     second.device.start_ns[2:] += 30 * US
     second.phases.duration_ns[2] += 40 * US
@@ -322,7 +322,7 @@ def test_idle_time_and_host_phases_are_listed_as_differences() -> None:
 def test_waits_for_data_and_warm_up_steps_are_listed_only_on_request() -> None:
     first, second = training(steps=3), training(steps=3)
     second.steps.kind[0] = StepKind.WARMUP
-    second.device.duration_ns[1] += 9 * US  # in the step that warms up
+    second.device.duration_ns[1] += 9 * US  # a kernel of the warm-up step
     loader = second.phases.name == second.strings.find("loader")
     second.phases.duration_ns[loader] += 50 * US
     scene = whole(("a", first), ("b", second))
@@ -394,7 +394,7 @@ def test_collectives_are_listed_by_name_and_size() -> None:
 
 
 def test_the_table_of_a_time_range_adds_up_its_events() -> None:
-    # GIVEN the first step of 100 µs, whose kernels are known
+    # GIVEN the first step, which takes 100 µs and has known kernels
     scene = lone_scene()
     trace, axis = scene.traces[0], scene.axis(Alignment.STEP)
     begin = axis.sides[0].position(int(trace.steps.start_ns[0])) or 0
@@ -403,7 +403,7 @@ def test_the_table_of_a_time_range_adds_up_its_events() -> None:
     assert sums.length_ns == 100 * US and sums.busy_ns + sums.idle_ns == 100 * US
     assert sum(of.calls for of in sums.kernels.values()) == int(inside.sum())
     assert sum(of.total_ns for of in sums.kinds.values()) == int(trace.device.duration_ns[inside].sum())
-    # what the stretch cuts counts with what lies within it
+    # Of an event at the edge of the range, only the part inside the range counts.
     start = axis.sides[0].position(int(trace.device.start_ns[1])) or 0
     (part,) = range_sums(scene, axis, start, start + 4 * US)
     assert [(name, of.calls, of.total_ns) for name, of in part.kernels.items()] == [("volta_sgemm_nn", 1, 4 * US)]
