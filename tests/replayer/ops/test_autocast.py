@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Dtypes that autocast chooses, from https://docs.pytorch.org/docs/stable/amp.html. Runs in the warm interpreter."""
+"""Tests that autocast chooses the dtypes listed in https://docs.pytorch.org/docs/stable/amp.html. Each test runs in a fork of
+an interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ HALF, FLOAT, DOUBLE = torch.float16, torch.float32, torch.float64
 
 
 def test_the_widest_dtype_of_the_arguments_is_chosen() -> None:
-    """Integers and float64 are left as they are, and so are CPU tensors and numbers."""
+    """Autocast does not change integers, float64 tensors, CPU tensors and numbers."""
     use()
     for dtypes, runs_in in (
         ((HALF, HALF), [HALF, HALF]),
@@ -31,7 +32,7 @@ def test_the_widest_dtype_of_the_arguments_is_chosen() -> None:
 
 
 class _Seen:
-    """Replaces an op: keeps its arguments."""
+    """Stands in for an op and stores its arguments."""
 
     def __call__(self, *values: Any) -> None:
         self.values = values

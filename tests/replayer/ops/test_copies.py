@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls
-"""Tests which bytes are copied, which copies and reads block the host, and where values come from. Runs in the warm
-interpreter, see warm.py."""
+"""Tests which bytes are copied, which copies and reads block the host, and where values come from. Each test runs in a fork of
+an interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def test_copies_to_the_device_block_unless_pinned_and_non_blocking() -> None:
     x.pin_memory().to("cuda")
     assert _copies(gpu) == [("h2d", 48, True)] * 2
     x.pin_memory().to("cuda", non_blocking=True)
-    x.to("cuda", non_blocking=True)  # pageable, but staged at once
+    x.to("cuda", non_blocking=True)  # small pageable copies do not block
     assert _copies(gpu) == [("h2d", 48, False)] * 2
     large = torch.ones((64 << 10) // 4 + 1)
-    large.to("cuda", non_blocking=True)  # pageable: blocks all the same
+    large.to("cuda", non_blocking=True)  # large pageable copies block
     large.pin_memory().to("cuda", non_blocking=True)
     large[1:].to("cuda", non_blocking=True)
     assert _copies(gpu) == [("h2d", 65_540, True), ("h2d", 65_540, False), ("h2d", 65_536, False)]
     assert gpu.launched_ops == []
-    x.to("cuda", torch.float16)  # converted on the host
+    x.to("cuda", torch.float16)  # the host converts the dtype before the copy
     assert _copies(gpu) == [("h2d", 24, True)]
     torch.ones(0).cuda()
     assert _copies(gpu) == []
@@ -66,8 +66,8 @@ def test_a_number_is_copied_as_a_tensor() -> None:
 @pytest.mark.parametrize("source", ["cpu", "cuda"])
 @pytest.mark.parametrize("shape", [(4,), (3, 3), (5, 2, 3), (2, 1), (1, 1, 2, 3), (270,), (3, 270), (5, 180, 270), (270, 180)])
 def test_a_copy_raises_torchs_error_for_shapes_that_do_not_fit(source: str, shape: tuple[int, ...]) -> None:
-    """GIVEN a target of 2 x 3, or of 180 x 270 with unknown values WHEN a tensor of another shape is copied THEN the result is
-    the same as on the CPU."""
+    """GIVEN a target tensor, small or large WHEN a tensor of another shape is copied to it THEN the outcome is the same as on
+    the CPU."""
     use()
     target = (180, 270) if max(shape) > 5 else (2, 3)
 
@@ -88,18 +88,18 @@ def test_copies_to_the_host_block_unless_the_memory_is_pinned() -> None:
     host = x.cpu()
     assert type(host) is torch.Tensor and host.shape == x.shape and bool((host == 1).all())
     assert _copies(gpu) == [("d2h", 40_000, True)]
-    torch.empty(100, 100).copy_(x, non_blocking=True)  # pageable: blocks
+    torch.empty(100, 100).copy_(x, non_blocking=True)  # copies to pageable memory block
     torch.empty(100, 100, pin_memory=True).copy_(x, non_blocking=True)
     assert x.to("cpu", non_blocking=True).is_pinned()
     assert _copies(gpu) == [("d2h", 40_000, True), ("d2h", 40_000, False), ("d2h", 40_000, False)]
     assert gpu.launched_ops == []
     x.t().cpu()
-    assert gpu.launched_ops == []  # dense in another order: no temporary
+    assert gpu.launched_ops == []  # a transposed tensor is dense, so the copy needs no temporary tensor
     before = gpu.live_bytes()
     x[:, :64].cpu()
-    assert gpu.launched == ["copy_"] and gpu.live_bytes() == before  # through a temporary, which is gone
+    assert gpu.launched == ["copy_"] and gpu.live_bytes() == before  # the temporary tensor has been freed
     torch.empty(100, 100, dtype=torch.float16, pin_memory=True).copy_(x, non_blocking=True)
-    assert gpu.launched == ["copy_"] * 2  # converted on the device
+    assert gpu.launched == ["copy_"] * 2  # the device converts the dtype before the copy
 
 
 def test_copies_between_devices_are_peer_copies_and_needless_copies_are_skipped() -> None:
@@ -128,8 +128,8 @@ def test_a_read_returns_the_recorded_value_if_there_is_one() -> None:
 
 
 def test_only_reads_by_python_methods_take_recorded_values() -> None:
-    """GIVEN 2.5 as the next recorded value WHEN torch's C++ code reads 1 as the factor of an addition THEN it takes no recorded
-    value, although the host waits."""
+    """GIVEN a recorded value of 2.5 WHEN torch's C++ code reads a factor of 1 from the GPU THEN the host waits, but the factor
+    stays 1."""
     gpu = use()
     gpu.answers = {"aten::_local_scalar_dense": [2.5]}
     x = torch.zeros((), device="cuda")
@@ -161,11 +161,11 @@ def test_a_read_returns_a_value_that_the_host_knows() -> None:
     assert torch.equal(x, torch.tensor([[1, 2], [3, 4]], device="cuda"))
     assert not torch.equal(x, torch.tensor([[1, 2], [3, 5]], device="cuda"))
     np.testing.assert_array_equal(x.cpu().numpy(), [[1, 2], [3, 4]])
-    x[0].fill_(9)  # a part of it
+    x[0].fill_(9)  # this changes the known values of the first row
     x[:, 1] = torch.tensor([5, 6])
     assert x.tolist() == [[9, 5], [3, 6]]
     x[0].random_()
-    assert x.tolist() == [[0, 0], [0, 0]]  # nobody knows
+    assert x.tolist() == [[0, 0], [0, 0]]  # a placeholder, because the random values are unknown
     y = torch.ones(3, device="cuda")
     y.add_(1)
     assert y.tolist() == [2.0] * 3
@@ -199,8 +199,8 @@ MAKE: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.mark.parametrize(("call", "steps"), [("tensor", 2), ("as_tensor", 2), ("to", 6), ("cuda", 6), ("copy_", 6)])
 def test_only_copies_of_tensors_to_the_gpu_begin_inference_steps(call: str, steps: int) -> None:
-    """GIVEN three requests of one prefill and two decoded tokens WHEN the tokens' positions are created on the device THEN a
-    step ends when the next prefill begins. WHEN the positions are copied THEN a step ends at each copy."""
+    """GIVEN three requests that each decode three tokens WHEN positions are created on the device THEN each request is one
+    step. If positions are copied to the device, each copy begins a step."""
     trace = make_recording([("forward", 0, 9)], [Op("aten::mm", 1, 2, kernel=(3, 4))])
     gpu = VirtualGpu(trace, 0, FakeClock(), Log())  # type: ignore[arg-type]
     state.start(lambda: gpu)
@@ -247,7 +247,7 @@ def test_a_sparse_gradient_moves_with_its_module() -> None:
 
 
 def test_a_sparse_gradient_is_made_of_its_parts_without_a_kernel() -> None:
-    """GIVEN an embedding with sparse gradients WHEN its gradient is made THEN no kernel joins the indices with the values."""
+    """GIVEN an embedding with sparse gradients THEN no kernel runs to combine the indices and values of the gradient."""
     gpu = use()
     table = torch.nn.Embedding(10, 4, sparse=True).cuda()
     rows = torch.tensor([1, 2]).cuda()

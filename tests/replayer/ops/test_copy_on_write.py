@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Memory that a tensor shares with its lazy clones, after PyTorch's tests of `_lazy_clone` (test/test_torch.py)."""
+"""Tests the memory that a tensor shares with its lazy clones, as PyTorch tests `_lazy_clone` (test/test_torch.py)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_tensor_and_its_lazy_clone_share_memory_until_one_is_written() -> None
     view += 1
     assert not is_shared(x) and is_shared(clone)
     assert addresses(x) == addresses(view) != address and x.tolist() == [2.0, 3.0]
-    clone.zero_()  # the last tensor keeps the memory
+    clone.zero_()  # the last tensor with this memory keeps it
     assert not is_shared(clone) and addresses(clone) == address and clone.tolist() == [0.0, 0.0]
     allocated = allocator.flush().usage.allocated_bytes
     del clone

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Composite ops launch the same kernels as on CUDA. Runs in the warm interpreter, see warm.py."""
+"""Tests that composite ops launch the same kernels as on CUDA. Each test runs in a fork of an interpreter that has imported
+torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -69,9 +70,9 @@ def test_the_gradient_of_an_activation_is_one_kernel(name: str) -> None:
     assert x.grad is not None and x.grad.shape == (4, 8)
 
 
-def test_composite_ops_with_a_kernel_of_their_own_are_not_split() -> None:
-    """GIVEN the composite ops for which PyTorch also has a CPU kernel THEN the virtual GPU has a kernel too. Only
-    `native_channel_shuffle` has no CUDA kernel."""
+def test_composite_ops_that_have_a_kernel_are_not_decomposed() -> None:
+    """The virtual GPU has a kernel for every composite op for which PyTorch has a CPU kernel. Only `native_channel_shuffle` has
+    no CUDA kernel."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::") and has(name, "CPU")]
     without = [name for name in names if has(name, "CompositeImplicitAutograd") and not has(name, "Lazy")]
@@ -88,7 +89,7 @@ def test_rms_norm_with_a_weight_of_another_dtype_is_decomposed() -> None:
 
 
 def test_shapes_of_output_arguments_are_not_recorded() -> None:
-    """As in an imported recording, see traces/kineto/spans/out_variants.py."""
+    """An imported recording does not contain these shapes either (traces/kineto/spans/out_variants.py)."""
     gpu = use()
     a, b, out = (torch.empty(size, device="cuda") for size in ((2, 3), (3, 4), (2, 4)))
     before = len(gpu.launched_ops)
@@ -111,7 +112,7 @@ def _chosen(*, capability: tuple[int, int] = (9, 0), cudnn: int = 91900, heads: 
 
 
 def test_a_hopper_gpu_with_a_new_cudnn_uses_cudnn_attention() -> None:
-    """An H200 with torch 2.11 and cuDNN 9.19 ran aten::_scaled_dot_product_cudnn_attention."""
+    """On an H200, torch 2.11 with cuDNN 9.19 called aten::_scaled_dot_product_cudnn_attention."""
     assert _chosen() == _chosen(mask=torch.empty(16, 16, device="meta")) == _chosen(capability=(10, 3)) == CUDNN
     assert _chosen(dropout=0.1, rounds_dropout=True) == _chosen(dropout=0.125) == CUDNN
     assert _chosen(heads=2, grouped=True) == CUDNN
@@ -124,10 +125,12 @@ def test_other_gpus_and_older_releases_use_flash_attention() -> None:
         assert _chosen() == FLASH
     assert _chosen(dtype=torch.float32) == EFFICIENT
     assert _chosen(capability=(8, 0), causal=True) == FLASH
-    assert _chosen(capability=(8, 0), causal=True, keys=32) == EFFICIENT  # flash attention aligns the mask otherwise
+    # Flash attention would align the causal mask differently.
+    assert _chosen(capability=(8, 0), causal=True, keys=32) == EFFICIENT
     assert _chosen(capability=(8, 0), keys=0) == MATH
     assert _chosen(capability=(8, 6), size=208) == FLASH
-    assert _chosen(capability=(8, 6), size=208, trains=True) == EFFICIENT  # not enough shared memory
+    # The backward pass needs more shared memory than this GPU has.
+    assert _chosen(capability=(8, 6), size=208, trains=True) == EFFICIENT
     with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.CUDNN_ATTENTION]):
         assert _chosen(capability=(8, 0)) == CUDNN
     needs_gradient = torch.empty(16, 16, dtype=torch.bfloat16, device="meta", requires_grad=True)
@@ -137,10 +140,11 @@ def test_other_gpus_and_older_releases_use_flash_attention() -> None:
 @pytest.mark.parametrize(
     ("capability", "dtype", "chosen"),
     [
-        # flash attention: head sizes up to 256, since compute capability 8.0
+        # Flash attention supports head sizes up to 256 since compute capability 8.0.
         ((8, 0), "float16", [(8, FLASH), (256, FLASH), (264, EFFICIENT)]),
         ((7, 5), "float16", [(8, EFFICIENT)]),
-        # memory-efficient attention: rows of 16 bytes since 8.0, of 16 bytes with halves since 7.0, and any rows before
+        # Memory-efficient attention needs rows of 16 bytes since 8.0, and since 7.0 for half precision. Older GPUs accept any
+        # rows.
         ((8, 0), "float32", [(2, MATH), (4, EFFICIENT), (6, MATH)]),
         ((7, 5), "float32", [(1, EFFICIENT), (6, EFFICIENT)]),
         ((7, 0), "float16", [(4, MATH), (8, EFFICIENT), (12, MATH)]),
@@ -149,14 +153,14 @@ def test_other_gpus_and_older_releases_use_flash_attention() -> None:
         ((3, 7), "float32", [(8, MATH)]),
         ((7, 5), "bfloat16", [(8, MATH)]),
         ((9, 0), "float64", [(8, MATH)]),
-        # cuDNN's attention: head sizes up to 128 that are multiples of 8
+        # cuDNN's attention supports head sizes up to 128 that are multiples of 8.
         ((9, 0), "float16", [(128, CUDNN), (136, FLASH), (8, CUDNN), (12, FLASH)]),
     ],
 )
 def test_each_attention_kernel_is_chosen_within_its_limits_only(
     capability: list[int], dtype: str, chosen: list[tuple[int, str]]
 ) -> None:
-    """Tests each condition of sdp_utils.cpp with a head size or a compute capability on both sides of the limit."""
+    """For each condition in sdp_utils.cpp, the test uses a head size or compute capability on both sides of the limit."""
     major, minor = capability
     for size, kernel in chosen:
         assert _chosen(capability=(major, minor), dtype=getattr(torch, dtype), size=size) == kernel, size
@@ -164,7 +168,8 @@ def test_each_attention_kernel_is_chosen_within_its_limits_only(
 
 def test_fused_attention_requires_certain_heads_and_masks_and_layouts() -> None:
     mask = torch.empty(16, 16, device="meta")
-    assert _chosen(heads=2) == _chosen(heads=3, grouped=True) == _chosen(heads=0, grouped=True) == MATH  # 3 does not divide 4
+    # 4 heads cannot be grouped by 3.
+    assert _chosen(heads=2) == _chosen(heads=3, grouped=True) == _chosen(heads=0, grouped=True) == MATH
     assert _chosen(cudnn=91501) == CUDNN and _chosen(cudnn=91500, mask=mask) == EFFICIENT
     assert _chosen(tokens=2) == _chosen(tokens=2, dropout=0.5) == CUDNN
     query = torch.empty(2, 4, 16, 64, dtype=torch.bfloat16, device="meta")
@@ -174,7 +179,7 @@ def test_fused_attention_requires_certain_heads_and_masks_and_layouts() -> None:
     params = torch.backends.cuda.SDPAParams
     assert {attention_kernel(params(*of, *plain), (9, 0), cudnn=91900) for of in orders} == {MATH}
     assert attention_kernel(params(query[0], query[0], query[0], *plain), (9, 0)) == MATH
-    # `can_use_efficient_attention` of torch 2.14 returned True, False, True, False and False for these float tensors.
+    # For these float32 tensors, `can_use_efficient_attention` of torch 2.14 returned True, False, True, False and False.
     sizes = ((16, 16, 16), (16, 32, 32), (16, 16, 32), (0, 0, 16), (16, 16, 0))
     tensors: list[Any] = [[torch.empty(2, 2, 8, size, device="meta") for size in of] for of in sizes]
     assert [attention_kernel(params(*of, *plain), (8, 0)) == EFFICIENT for of in tensors] == [True, False, True, False, False]
@@ -193,7 +198,7 @@ def test_fused_attention_requires_certain_heads_and_masks_and_layouts() -> None:
     ],
 )
 def test_the_can_use_attention_functions_agree_with_cuda(shape: tuple[int, ...], dtype: str, answers: list[bool]) -> None:
-    """PyTorch 2.14 gave these answers on the simulated device, which has compute capability 8.0."""
+    """PyTorch 2.14 gave these answers on a simulated device with compute capability 8.0."""
     use()
     data: Any = torch.empty(shape, device="cuda", dtype=getattr(torch, dtype))
     cuda: Any = torch.backends.cuda
@@ -221,7 +226,7 @@ def test_cudnn_attention_runs_forward_and_backward() -> None:
 
 @pytest.mark.parametrize("version", ["2.14.1+cu130", "2.11.0+cu130", "2.4 or newer"])
 def test_attention_without_a_batch_dimension_is_fused_since_torch_2_14(version: str) -> None:
-    """The ops are those of profiles of torch 2.14.1 and 2.11.0."""
+    """The expected ops are from profiles of torch 2.14.1 and 2.11.0."""
     gpu = use()
     gpu.machine = Machine(torch=version)
     query, key = torch.empty(4, 1, 32, device="cuda"), torch.empty(4, 9, 32, device="cuda")
@@ -233,7 +238,7 @@ def test_attention_without_a_batch_dimension_is_fused_since_torch_2_14(version: 
 
 
 def test_memory_efficient_attention_keeps_no_seed_on_the_gpu() -> None:
-    """The output has 2 * 4 * 64 * 32 floats, and the logsumexp 2 * 4 * 64. Two seeds of 8 bytes would take 1024 bytes."""
+    """The allocated memory is that of the output and the logsumexp. Two seeds on the GPU would take another 1024 bytes."""
     use()
     query = torch.empty(2, 4, 64, 32, device="cuda", requires_grad=True)
     before = torch.cuda.memory_allocated()
@@ -345,7 +350,7 @@ def test_an_observer_with_empty_buffers_gets_a_range_per_channel() -> None:
 
 
 def test_matrix_rank_writes_its_result_to_out() -> None:
-    """PyTorch's C++ code puts the rank of a tensor subclass into another tensor."""
+    """If the matrix is an instance of a tensor subclass, PyTorch's C++ code writes the rank to a different tensor."""
     gpu = use()
     out = torch.empty((), dtype=torch.int64, device="cuda")
     assert torch.linalg.matrix_rank(torch.eye(3, device="cuda"), out=out) is out

@@ -1,4 +1,5 @@
-"""Results whose size is the number of set elements of a mask. Runs in the warm interpreter, see warm.py."""
+"""Tests ops whose result size is the number of set elements of a mask. Each test runs in a fork of an interpreter that has
+imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def test_a_mask_with_known_values_needs_no_recorded_size() -> None:
     use()
     x = torch.rand(4, 2, device="cuda")
     mask = torch.tensor([True, False, True, True])
-    assert x[mask].shape == (3, 2)  # a mask on the host
+    assert x[mask].shape == (3, 2)  # this mask is on the host
     assert x[mask.cuda()].shape == (3, 2)
     assert x[torch.ones(4, dtype=torch.bool, device="cuda")].shape == (4, 2)
     assert torch.zeros(5, device="cuda").nonzero().shape == (0, 1)
@@ -76,7 +77,7 @@ def test_masks_and_values_on_different_devices_are_rejected() -> None:
         x.masked_select(torch.ones(4, dtype=torch.bool))
 
 
-def test_values_that_do_not_fit_the_known_mask_are_refused_as_on_a_gpu() -> None:
+def test_values_that_do_not_fit_the_known_mask_are_rejected_as_on_a_gpu() -> None:
     use()
     x = torch.zeros(2, 4, device="cuda")
     mask = torch.tensor([True, False, True, False], device="cuda")

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Results that count values: unique, bincount, repeat_interleave. Runs in the warm interpreter, see warm.py."""
+"""Tests ops whose result size depends on values: unique, bincount and repeat_interleave. Each test runs in a fork of an
+interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from replayer.ops import data_dependent
 from replayer.tensor.tensor import VirtualTensor
 from tests.replayer.fake_gpu import use
 
-CASES: list[tuple[Callable[[Any], Any], int]] = [  # what is asked of a table, and which dimension of the answer values tell
+CASES: list[tuple[Callable[[Any], Any], int]] = [  # (call on a table, the dimension of the result that depends on values)
     (lambda t: t.unique(), 0),
     (lambda t: torch.unique(t, return_inverse=True, return_counts=True), 0),
     (lambda t: t.unique(return_counts=True), 0),
@@ -38,8 +39,7 @@ def parts(value: Any) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_data_dependent_results_have_the_recorded_sizes(case: int) -> None:
-    """GIVEN the output size of an op on the host WHEN the recording has the same size THEN each result has the shape and dtype
-    of the host result."""
+    """GIVEN a recorded output size THEN each result on the virtual GPU has the shape and dtype of the result on the host."""
     ask, along = CASES[case]
     gpu = use()
     real = parts(ask((torch.arange(40).view(10, 4) * 7) % 11))

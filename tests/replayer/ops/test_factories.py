@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Functions that create tensors on the virtual GPU, against the CPU. Runs in the warm interpreter, see warm.py."""
+"""Tests that functions that create tensors do the same on the virtual GPU as on the CPU. Each test runs in a fork of an
+interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -72,8 +73,8 @@ def test_deterministic_algorithms_fill_new_memory(name: str, number: str) -> Non
     assert [str(value) for value in made.tolist()] == [number] * 2
 
 
-def test_deterministic_algorithms_fill_the_memory_of_tensors_made_like_others() -> None:
-    """See `fill_empty_deterministic_` and `fill_resize_deterministic_` in PyTorch."""
+def test_deterministic_algorithms_fill_the_memory_of_tensors_created_by_empty_like_functions() -> None:
+    """PyTorch fills this memory in `fill_empty_deterministic_` and `fill_resize_deterministic_`."""
     use()
     x: Any = torch.zeros(2, 3, device="cuda")
     setting: Any = torch.utils.deterministic
@@ -102,8 +103,9 @@ def test_deterministic_algorithms_fill_the_memory_of_tensors_made_like_others() 
 
 
 @pytest.mark.parametrize("name", ["tril_indices", "triu_indices"])
-def test_indices_of_triangles_are_those_of_the_cpu(name: str) -> None:
-    """CUDA has kernels for 32 and 64 bits only (native/cuda/TensorFactories.cu). Empty results need no kernel."""
+def test_tril_and_triu_indices_are_those_of_the_cpu(name: str) -> None:
+    """CUDA has these kernels only for integers of 32 and 64 bits (native/cuda/TensorFactories.cu). Empty results need no
+    kernel."""
     use()
     make: Any = getattr(torch, name)
     for dtype in (None, torch.int64, torch.int32):
@@ -113,7 +115,7 @@ def test_indices_of_triangles_are_those_of_the_cpu(name: str) -> None:
     assert make(0, 4, dtype=torch.int16, device="cuda").shape == (2, 0)
 
 
-def test_a_sparse_tensor_is_made_of_its_parts() -> None:
+def test_a_sparse_tensor_is_created_from_indices_and_values() -> None:
     use()
     indices, values = torch.tensor([[0, 1], [2, 0]]), torch.tensor([3.0, 4.0])
     made = torch.sparse_coo_tensor(indices.cuda(), values.cuda(), (2, 3), check_invariants=True)
@@ -123,7 +125,7 @@ def test_a_sparse_tensor_is_made_of_its_parts() -> None:
     assert (empty.device.type, empty.shape, empty._nnz()) == ("cuda", (2, 3), 0)
 
 
-def test_an_op_in_place_changes_the_sizes_and_the_memory_of_a_sparse_tensor() -> None:
+def test_an_in_place_op_changes_the_sizes_and_the_memory_of_a_sparse_tensor() -> None:
     use()
     x = torch.sparse_coo_tensor(torch.tensor([[0, 1, 2]] * 2), torch.ones(3), (3, 3), check_invariants=False).cuda()
     assert x.sparse_resize_((4, 5), 2, 0) is x
@@ -137,7 +139,7 @@ def test_an_op_in_place_changes_the_sizes_and_the_memory_of_a_sparse_tensor() ->
 
 
 def test_a_written_part_of_new_memory_has_known_values() -> None:
-    """DeepSpeed's pipeline writes the shape of a tensor to a part of a buffer and sends the buffer to the next stage."""
+    """DeepSpeed's pipeline writes a tensor's shape to a part of a new buffer, and sends the buffer to the next stage."""
     use()
     source = torch.ones(8, device="cuda")
     for made in (torch.empty(8, dtype=torch.int32, device="cuda"), source.new_empty(8, dtype=torch.int64)):

@@ -1,4 +1,4 @@
-"""The matrix products that PyTorch computes with cuBLASLt."""
+"""Tests which matrix products PyTorch computes with cuBLASLt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from replayer.ops.gemm import _is_lt
 
 
 def _with_bias(bias: tuple[int, ...], left: tuple[int, int], right: tuple[int, int], beta: float = 1) -> bool:
-    """Whether cuBLASLt computes the product of tensors of these shapes."""
+    """Return whether cuBLASLt computes the product of tensors with these shapes."""
     operands = torch.zeros(bias), torch.zeros(left), torch.zeros(right)
     return _is_lt(torch.addmm(*operands, beta=beta), *operands, beta=beta)
 

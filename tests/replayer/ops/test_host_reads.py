@@ -31,7 +31,7 @@ def test_a_tensor_without_elements_is_not_read() -> None:
     assert reads_an_argument(pinv, (torch.zeros(1, 1),), {}) and not reads_an_argument(pinv, (torch.zeros(0, 3),), {})
 
 
-@pytest.mark.parametrize(("size", "least"), [(1, 10), (100, 19), (10_000, 38)])  # 10 * size ** 0.145
+@pytest.mark.parametrize(("size", "least"), [(1, 10), (100, 19), (10_000, 38)])  # `least` is 10 * size ** 0.145
 def test_many_values_are_sorted_for_isin_after_their_duplicates_are_removed(size: int, least: int) -> None:
     def reads(among: int, **options: object) -> bool:
         return reads_an_argument(torch.ops.aten.isin.Tensor_Tensor, (torch.zeros(size), torch.zeros(among)), options)
@@ -44,7 +44,7 @@ def test_many_values_are_sorted_for_isin_after_their_duplicates_are_removed(size
     ("on_gpu", "dtype", "numel", "accumulates", "reads"),
     [
         (True, "bool", 2, [], True),
-        (True, "bool", 1, [], False),  # a fill with a number of the host, without indices
+        (True, "bool", 1, [], False),  # PyTorch fills the selected elements with a number on the host
         (True, "bool", 1, [False], False),
         (True, "bool", 1, [True], True),
         (True, "int64", 2, [], False),

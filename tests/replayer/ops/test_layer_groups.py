@@ -1,4 +1,5 @@
-"""Layers, losses, gradients and reads of tests/zoo give the shapes, dtypes and layouts of the CPU, without a whole replay."""
+"""Tests that layers, losses, gradients and reads in tests/zoo give the shapes, dtypes and layouts of the CPU. No script is
+replayed."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from tests.replayer.fake_gpu import use
 from tests.zoo.groups import all_groups
 
 FAMILIES = ("attention", "autograd", "layers", "modules", "training", "values")
-_NEEDS_A_RECORDING = {"values.lengths_of_what_is_generated"}  # tests/zoo replays it
+_NEEDS_A_RECORDING = {"values.lengths_of_what_is_generated"}  # this group is tested in tests/zoo
 
 
 @pytest.mark.parametrize("family", FAMILIES)

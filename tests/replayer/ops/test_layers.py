@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""PyTorch's own layers against the same layers on the CPU: outputs, gradients and memory; and the kernels that CUDA takes."""
+"""Tests that PyTorch's layers have the outputs, gradients and memory of the CPU, and launch the kernels that CUDA launches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Case = tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]
 
 
 class _Packed(nn.Module):
-    """A recurrent layer over sequences of several lengths."""
+    """Runs a recurrent layer on sequences of different lengths."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -38,7 +38,8 @@ class _Ctc(nn.Module):
         self.head, self.loss = nn.Linear(6, 5), nn.CTCLoss()
 
     def forward(self, x: torch.Tensor) -> Any:
-        targets = torch.randint(1, 5, (2, 3)).to(x.device)  # a GPU draws other numbers
+        # The targets are drawn on the CPU, because a GPU draws different numbers.
+        targets = torch.randint(1, 5, (2, 3)).to(x.device)
         return self.loss(self.head(x).log_softmax(-1), targets, torch.tensor([8, 7]), torch.tensor([3, 2]))
 
 
@@ -140,7 +141,7 @@ def test_layers_train_as_on_the_cpu() -> None:
         try:
             host, on_host, device, on_device = _pair(name)
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", ".*not supported with oneDNN")  # says the CPU
+                warnings.filterwarnings("ignore", ".*not supported with oneDNN")  # the CPU's layer gives this warning
                 want = _train(host, on_host)
             have = _train(device, on_device)
             for fact in want:
@@ -190,7 +191,8 @@ def test_recurrent_layers_use_cudnn() -> None:
 
 
 def test_cudnn_accepts_batch_first_data_without_a_transpose() -> None:
-    """cuDNN's op swaps batch and time itself (ATen/native/cudnn/RNN.cpp), so a recording has the shape of the batch."""
+    """cuDNN's op swaps the batch and time dimensions itself, so a recording has batch-first shapes
+    (ATen/native/cudnn/RNN.cpp)."""
     gpu = use(name="NVIDIA A100-SXM4-40GB")
     data = torch.rand(2, 5, 6, device="cuda", requires_grad=True)
     out, _ = nn.LSTM(6, 4, batch_first=True).cuda()(data)
@@ -258,13 +260,13 @@ def test_autocast_runs_recurrent_layers_in_half_precision() -> None:
     for dtype in (torch.float16, torch.bfloat16):
         with torch.autocast("cuda", dtype=dtype):
             out, (h, c) = layer(x)
-        assert {value.dtype for value in (out, h, c)} == {torch.float16}  # cuDNN's cast knows no other
+        assert {value.dtype for value in (out, h, c)} == {torch.float16}  # for cuDNN, autocast always casts to float16
         out.sum().backward()
     signature = next(signature for signature, _ in gpu.launched_ops if signature.op == "aten::_cudnn_rnn")
     assert set(signature.dtypes) == {"float16"}
     assert all(weight.grad.dtype is torch.float32 for weight in layer.parameters())
 
-    # the Linear returns bfloat16, which autocast casts to half for the LSTM
+    # `Linear` returns bfloat16, and autocast casts this result to float16 for the LSTM.
     with torch.autocast("cuda", dtype=torch.bfloat16):
         out, _ = layer(nn.Linear(3, 6).cuda()(torch.rand(5, 2, 3, device="cuda")))
     assert out.dtype is torch.float16
@@ -326,7 +328,7 @@ def test_a_compiled_layer_runs_eagerly() -> None:
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
 def test_the_backward_of_a_16_bit_layer_norm_accepts_float32_statistics(name: str) -> None:
-    """A compiled backward pass calls the op with the statistics that the forward pass has returned."""
+    """A compiled backward pass calls this op with the statistics that the forward pass has returned."""
     use()
     dtype = getattr(torch, name)
     x, weight = torch.ones(8, 64, device="cuda", dtype=dtype), torch.ones(64, device="cuda", dtype=dtype)

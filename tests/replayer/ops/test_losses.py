@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Losses composed of other ops start the loss phase. Runs in the warm interpreter."""
+"""Tests that losses that are composed of other ops start the loss phase. Each test runs in a fork of an interpreter that has
+imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from replayer.gpu.virtual_gpu import VirtualGpu
 from tests.replayer.recordings import FakeClock, Log, phase_recording
 from traces.script.phase_rule import LOSS, op_class
 
-# On predictions, targets and signs.
+# Each loss is called with predictions, targets and signs.
 LOSSES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "l1_loss": lambda x, y, s: F.l1_loss(x, y),
     "mse_loss": lambda x, y, s: F.mse_loss(x, y),
@@ -65,7 +66,8 @@ def test_a_loss_without_gradients_starts_the_loss_phase(name: str) -> None:
     assert calls == [1, 1]
 
 
-# The losses of 4 x 300 numbers need 4 800 bytes, which are 10 of the allocator's blocks of 512 bytes.
+# (loss function, bytes of the storage of the mean, allocated bytes). The unreduced losses of 4 x 300 elements take 4 800 bytes,
+# which the allocator rounds up to 10 blocks of 512 bytes.
 KEPT_BYTES: dict[str, tuple[Callable[[Any, Any], Any], int, int]] = {
     "mse_loss": (F.mse_loss, 4800, 5120),
     "mse_loss of a broadcast target": (lambda x, y: torch.ops.aten.mse_loss(x, y[:1]), 4800, 5120),

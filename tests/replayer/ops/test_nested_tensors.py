@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls
-"""Nested tensors of layout torch.strided have the sizes and gradients of nested tensors on a GPU. Runs in the warm
-interpreter."""
+"""Tests that nested tensors with layout torch.strided have the sizes and gradients that they have on a GPU. Each test runs in a
+fork of an interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_gradients_flow_through_nested_tensors() -> None:
     nested = layer(torch.nested.as_nested_tensor(entries))
     before = len(gpu.launched_ops)
     apart = nested.reshape(2, -1, 2, 2).transpose(1, 2)
-    assert apart.reshape_as(apart).is_nested  # the process does not crash
+    assert apart.reshape_as(apart).is_nested  # this call could crash the process
     torch.nested.to_padded_tensor(nested, 0.0).sum().backward()
     assert "aten::linear_backward" in [launch.op for launch, _ in gpu.launched_ops[before:]]
     assert [entry.grad.shape for entry in entries] == [(2, 3), (4, 3)]
@@ -60,15 +60,15 @@ def test_gradients_flow_through_nested_tensors() -> None:
     left, _ = torch.nested.as_nested_tensor(entries).split([1, 2], 2)
     for entry in entries:
         entry.grad = None
-    left.unbind()[0].sum().backward()  # only some of the parts have a gradient
+    left.unbind()[0].sum().backward()  # the other parts have no gradient
     assert [entry.grad.shape for entry in entries] == [(2, 3), (4, 3)]
     nested.detach().mul_(2)
-    assert torch.nested.nested_tensor([[[1.0]]]).reshape(1, 1, 1).is_nested  # on the CPU as before
+    assert torch.nested.nested_tensor([[[1.0]]]).reshape(1, 1, 1).is_nested  # nested tensors on the CPU still work
 
 
 def test_a_part_of_a_nested_tensor_has_a_gradient() -> None:
-    """GIVEN one part of a nested tensor WHEN its gradient is computed THEN the rest gets zeros. PyTorch's own backward passes
-    would end the process."""
+    """GIVEN the gradient of one part of a nested tensor THEN the gradients of the other parts are zeros. PyTorch's own code
+    would crash."""
     _use()
     aten = torch.ops.aten
     for split in (

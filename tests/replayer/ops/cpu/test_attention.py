@@ -1,4 +1,5 @@
-"""Attention on the CPU: cumulative lengths, used lengths and windows decide which keys a query sees."""
+"""Tests that attention on the CPU respects cumulative lengths, used lengths and windows. These decide which keys a query
+sees."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def test_with_a_window_of_2_a_query_sees_its_own_key_and_the_key_before_it() -> 
     q = k = torch.zeros(1, 4, 1, 1)
     v = torch.tensor([1.0, 2.0, 4.0, 8.0]).reshape(1, 4, 1, 1)
     out, lse, seed, offset, *_ = _direct_efficient(q, k, v, None, None, None, 4, 4, 0.0, 1, True, window_size=2)
-    assert out.flatten().tolist() == [1.0, 1.5, 3.0, 6.0]  # means, because all products are 0
+    # All products are 0, so each output is the mean of the visible values.
+    assert out.flatten().tolist() == [1.0, 1.5, 3.0, 6.0]
     _, _, of_v, _ = _direct_efficient_backward(
         torch.ones_like(out), q, k, v, None, out, None, None, 4, 4, lse, 0.0, seed, offset, 1, False, window_size=2
     )
@@ -36,7 +38,7 @@ def test_with_a_window_of_2_a_query_sees_its_own_key_and_the_key_before_it() -> 
 
 
 def test_each_packed_sequence_draws_the_dropped_weights_of_the_next_seed() -> None:
-    """GIVEN two equal sequences of 4 tokens and the seed 42 THEN the second sequence drops weights with the seed 43."""
+    """GIVEN two equal sequences and the seed 42 THEN the second sequence uses the seed 43 to drop attention weights."""
     q, k, v = torch.randn(3, 4, 1, 4).repeat(1, 2, 1, 1).unbind()
     lengths = torch.tensor([0, 4, 8], dtype=torch.int32)
     with host_numbers(PhiloxState(42, 8), 1):
@@ -56,4 +58,5 @@ def test_the_philox_seed_and_offset_of_a_call_give_its_dropped_weights() -> None
         )
     assert (int(seed), int(offset), philox.offset) == (42, 8, 12)
     numbers = FORMS[torch.ops.aten._fill_mem_eff_dropout_mask_.default](torch.empty(1, 1, 4, 4), 0.5, 42, 8)
-    assert out.tolist() == ((numbers >= 0.5) * 0.5).tolist()  # each of the four equal weights is 0.25 / (1 - 0.5) or 0
+    # Dropout makes each of the four equal weights 0 or 0.25 / (1 - 0.5).
+    assert out.tolist() == ((numbers >= 0.5) * 0.5).tolist()

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Which code computes an op under `--values compute`, and which ops make the host wait for a size."""
+"""Tests how `--values compute` chooses the code that computes an op, and which ops make the host wait for a size."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Foreign(torch.Tensor):
 
 
 class _Compute(CpuCompute):
-    """Returns the arguments of ops that the CPU would compute."""
+    """Returns the arguments of ops that the CPU would compute, instead of computing them."""
 
     def __init__(self, handlers: dict[Any, Any], specials: dict[Any, Any], composites: dict[Any, Any]) -> None:
         plans: Any = SimpleNamespace(specials=specials, composite=composites.get)
@@ -79,7 +79,7 @@ def test_an_op_runs_its_handler_or_its_parts_or_is_computed_on_the_cpu() -> None
     )
     for op, by in (
         (aten.copy_.default, "handler"),
-        (barrier, "special"),  # between processes
+        (barrier, "special"),  # this op runs between processes
         (aten.neg.default, "computed"),
         (aten.relu.default, "parts"),
         (form, "computed"),
@@ -113,7 +113,7 @@ def test_an_index_on_the_cpu_is_copied_to_the_device_and_a_mask_is_not() -> None
     assert compute.dispatch(aten.neg.default, (VirtualTensor,), (x,))[1] == (x,)
 
 
-def test_an_op_without_a_version_for_the_cpu_is_refused_by_name() -> None:
+def test_an_op_without_a_cpu_version_raises_an_error_that_names_the_op() -> None:
     use()
     compute: Any = SimpleNamespace()
     clock = SimpleNamespace(pause=lambda: None, resume=lambda: None)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""CPU versions of CUDA-only ops give the results and gradients of torch's own layers on the CPU."""
+"""Tests that the CPU versions of CUDA-only ops give the results and gradients of torch's own layers on the CPU."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def test_a_running_sum_may_overwrite_part_of_its_input() -> None:
 
 @pytest.mark.parametrize("affine", [True, False])
 def test_sync_batch_norm_of_two_ranks_equals_batch_norm_of_the_joined_batch(affine: bool) -> None:
-    """GIVEN a batch of 5 split into 2 and 3 WHEN SyncBatchNorm processes both parts THEN the results equal those of
+    """GIVEN a batch that is split over two ranks WHEN SyncBatchNorm processes both parts THEN the results equal those of
     BatchNorm."""
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(4, affine=affine)
     for parameter in norm.parameters():
-        nn.init.uniform_(parameter, 0.5, 2.0)  # a bias of 0 would hide its sign
+        nn.init.uniform_(parameter, 0.5, 2.0)  # a bias of 0 would hide an error in the sign
     x, grad = torch.randn(5, 4, 3, 3, requires_grad=True), torch.randn(5, 4, 3, 3)
     running = [torch.zeros(4), torch.ones(4)]
     weight, bias = (norm.weight.detach(), norm.bias.detach()) if affine else (None, None)
@@ -97,7 +97,8 @@ def test_efficient_attention_with_a_bias_agrees_with_torch() -> None:
     arguments = grad, q, k, v, bias, out, lse, seed, offset, 0.0
     found = list(backward(*arguments, [True] * 4))
     torch.testing.assert_close(found, gradients)
-    assert [one.stride() for one in found[:3]] == [(160, 8, 32, 1), (192, 8, 32, 1), (192, 8, 32, 1)]  # tokens, heads, channels
+    # The dimensions are tokens, heads and channels.
+    assert [one.stride() for one in found[:3]] == [(160, 8, 32, 1), (192, 8, 32, 1), (192, 8, 32, 1)]
     assert backward(*arguments, [True, True, True, False])[3] is None
 
 
@@ -120,7 +121,7 @@ def test_cudnn_attention_agrees_with_torch() -> None:
 @pytest.mark.parametrize("flash", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_to_packed_sequences_equals_attention_to_each_sequence(flash: bool, causal: bool) -> None:
-    """With one more key than queries, a causal mask ends at the last key."""
+    """Some sequences have one more key than queries. The causal mask is then aligned at the last key."""
     torch.manual_seed(4)
     of_q, of_k = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor([0, 3, 7], dtype=torch.int32)
     q, k, v = torch.randn(5, 4, 8), torch.randn(7, 4, 8), torch.randn(7, 4, 8)
@@ -171,8 +172,8 @@ def test_scripts_can_read_which_weights_were_dropped() -> None:
 
 
 def test_attention_to_parts_of_the_keys_can_be_merged_with_logsumexp() -> None:
-    """GIVEN three keys with equal scores WHEN attention is computed for the first key and for the last two keys THEN the two
-    results have the weights 1 and 2. Ring attention merges such results."""
+    """GIVEN attention to the first of three equal keys, and attention to the other two THEN both results can be merged with the
+    weights 1 and 2. Ring attention merges results in this way."""
     q, k, v = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 3, 4), torch.tensor([0.0, 3.0, 9.0]).view(3, 1).expand(1, 1, 3, 4)
     parts = [
         FORMS[aten._scaled_dot_product_efficient_attention.default](q, k[:, :, of], v[:, :, of], None, True)
@@ -188,16 +189,16 @@ def test_attention_to_parts_of_the_keys_can_be_merged_with_logsumexp() -> None:
 
 
 def test_attention_dropout_drops_the_same_weights_in_both_passes() -> None:
-    """GIVEN values of 1 WHEN a quarter of the weights is dropped THEN the remaining weights are multiplied by 4/3."""
+    """All values are 1. If a quarter of the weights is dropped, the remaining weights are multiplied by 4/3."""
     torch.manual_seed(3)
     q, k, v = torch.zeros(1, 1, 400, 4), torch.zeros(1, 1, 400, 4), torch.ones(1, 1, 400, 4)
     with host_numbers(PhiloxState(), 1):
         out, lse, _, _, _, _, seed, offset, _ = FORMS[aten._scaled_dot_product_flash_attention.default](q, k, v, 0.25)
-    kept = out[0, 0, :, 0] * 400 * 0.75  # of 400 weights of 1/400 each
+    kept = out[0, 0, :, 0] * 400 * 0.75  # this is the number of kept weights, because each of the 400 weights is 1/400
     assert float((kept - kept.round()).abs().max()) < 1e-3 and 290 < float(kept.mean()) < 310
     backward = FORMS[aten._scaled_dot_product_flash_attention_backward.default]
     grad = torch.zeros(1, 1, 400, 4)
-    grad[0, 0, 7] = 1.0  # one query
+    grad[0, 0, 7] = 1.0  # only one query has a gradient
     of_v = backward(grad, q, k, v, out, lse, None, None, 400, 400, 0.25, False, seed, offset)[2]
     assert float(of_v[0, 0, :, 0].sum() * 400 * 0.75) == pytest.approx(float(kept[7]), abs=1e-2)
 
@@ -318,8 +319,8 @@ def test_softmax_of_half_precision_can_return_float32(name: str) -> None:
     torch.testing.assert_close(found, of_data.half())
 
 
-def test_a_matrix_product_with_a_wider_output_dtype_accumulates_in_it() -> None:
-    """GIVEN 2048 products of one in half precision THEN their sum plus one is exact in float32."""
+def test_a_matrix_product_with_a_wider_output_dtype_accumulates_in_this_dtype() -> None:
+    """GIVEN a half-precision product whose output dtype is float32 THEN the sum of 2048 ones, plus one, is exact."""
     ones = torch.ones(1, 2048, dtype=torch.float16)
     total = FORMS[aten.addmm.dtype](torch.ones(1, 1), ones, ones.t(), torch.float32)
     assert total.dtype is torch.float32 and total.item() == 2049
@@ -335,7 +336,7 @@ def test_histc_counts_integers_in_bins() -> None:
 
 
 def test_exponential_numbers_of_half_precision_are_not_zero() -> None:
-    """GIVEN a seed with which the CPU draws a zero WHEN the numbers are drawn as on a GPU THEN only the zeros differ."""
+    """GIVEN a seed for which the CPU draws a zero WHEN the numbers are drawn as on a GPU THEN only this number differs."""
     for seed in range(100):
         torch.manual_seed(seed)
         on_cpu = torch.empty(1 << 20, dtype=torch.float16).exponential_()
@@ -359,7 +360,7 @@ def test_gamma_and_dirichlet_numbers_stay_within_the_bounds_of_their_dtype(preci
 
 
 def test_integer_division_by_zero_raises_no_error() -> None:
-    """GIVEN a divisor of zero WHEN integers are divided as on a GPU THEN the other elements are right and nothing is raised."""
+    """GIVEN a divisor of zero WHEN integers are divided as on a GPU THEN the other quotients are right."""
     one, other = torch.tensor([7, 7]), torch.tensor([2, 0])
     floor, remainder = FORMS[aten.floor_divide.default], FORMS[aten.remainder.Tensor]
     assert [floor(one, other)[0].item(), remainder(one, other)[0].item()] == [3, 1]
@@ -371,7 +372,7 @@ def test_integer_division_by_zero_raises_no_error() -> None:
 def test_cudnn_convolutions_agree_with_torch() -> None:
     torch.manual_seed(0)
     x, weight, bias, other = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3), torch.randn(4), torch.randn(2, 4, 3, 3)
-    options = [2, 2], [1, 1], [1, 1], 1  # stride, padding, dilation, groups
+    options = [2, 2], [1, 1], [1, 1], 1  # these are stride, padding, dilation and groups
     plain, biased = (nn.functional.conv2d(x, weight, b, stride=2, padding=1) for b in (None, bias))
     flags = False, False, True
     transposed = nn.functional.conv_transpose2d(x, weight.transpose(0, 1), stride=2, padding=1, output_padding=1)
@@ -406,9 +407,8 @@ def test_cudnn_batch_norm_and_samplers_agree_with_torch() -> None:
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-def test_the_first_bag_starts_at_the_first_index(mode: str) -> None:
-    """GIVEN offsets that start at 1 WHEN bags are summed THEN the first bag starts at 0, as with CUDA's kernels. The end of the
-    last bag is the last index."""
+def test_the_first_embedding_bag_starts_at_the_first_index(mode: str) -> None:
+    """GIVEN an embedding bag whose offsets start at 1 THEN the first bag still includes index 0, as with CUDA's kernels."""
     weight, indices = torch.arange(10.0).reshape(5, 2), torch.tensor([1, 2, 3, 4])
     modes = ("sum", "mean", "max")
     for offsets, with_last in ((torch.tensor([1, 2]), False), (torch.tensor([1, 2, 3]), True)):

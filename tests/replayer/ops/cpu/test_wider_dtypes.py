@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Ops whose CPU kernels lack a dtype are computed in a wider dtype, and their results have the dtypes of a GPU."""
+"""Tests that an op is computed in a wider dtype if its CPU kernel lacks the dtype, and that results have the dtypes of a
+GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _FLIPPED_BY_NEWER_TORCH = (torch.uint16, torch.uint64)
 
 
 def computed(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call an op in wider dtypes, after its CPU kernel has refused the dtype."""
+    """Return the result of an op that is computed in wider dtypes."""
     if func is aten.flip.default and args[0].dtype in _FLIPPED_BY_NEWER_TORCH:
         with suppress(NotImplementedError, RuntimeError):
             return func(*args)
@@ -29,7 +30,7 @@ def computed(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def test_unsigned_and_float8_tensors_can_be_moved() -> None:
-    """GIVEN dtypes that CPU kernels lack and CUDA kernels have WHEN values are moved THEN values and dtypes are kept."""
+    """GIVEN a dtype for which only CUDA has a kernel WHEN elements are moved THEN values and dtype are kept."""
     flipped = computed(aten.flip.default, torch.tensor([1, 2, 65535], dtype=torch.uint16), [0])
     assert (flipped.tolist(), flipped.dtype) == ([65535, 2, 1], torch.uint16)
     half = torch.tensor([0.5, 448.0]).to(torch.float8_e4m3fn)
@@ -38,14 +39,15 @@ def test_unsigned_and_float8_tensors_can_be_moved() -> None:
 
 
 def test_inverse_fourier_transforms_are_computed_in_a_wider_dtype() -> None:
-    """GIVEN a spectrum in complex32 WHEN the CPU's message names float16 THEN the transform is computed in complex64."""
-    warnings.simplefilter("ignore")  # complex half precision is experimental
+    """GIVEN a complex32 spectrum, which the CPU cannot transform THEN the transform is computed in complex64 and returned in
+    float16."""
+    warnings.simplefilter("ignore")  # PyTorch warns that complex half precision is experimental
     signal = computed(aten._fft_c2r.default, torch.ones(3, dtype=torch.complex32), [0], 2, 4)
     assert (signal.tolist(), signal.dtype) == ([1.0, 0.0, 0.0, 0.0], torch.float16)
 
 
 def test_results_computed_in_a_wider_dtype_have_the_dtype_of_the_op() -> None:
-    """GIVEN uint32 values WHEN non-zero values are counted or a trace is summed THEN the result is int64, as on a GPU."""
+    """GIVEN uint32 values WHEN nonzero values are counted or a trace is summed THEN the result is int64, as on a GPU."""
     count = computed(aten.count_nonzero.default, torch.tensor([0, 7, 9], dtype=torch.uint32))
     assert (count.item(), count.dtype) == (2, torch.int64)
     trace = computed(aten.trace.default, torch.tensor([[True, True], [True, True]]))
@@ -53,9 +55,9 @@ def test_results_computed_in_a_wider_dtype_have_the_dtype_of_the_op() -> None:
 
 
 def test_an_output_argument_is_resized_to_the_result() -> None:
-    """GIVEN an empty uint16 tensor WHEN the identity matrix is written to it THEN it has the matrix's shape and values."""
+    """GIVEN an empty uint16 tensor as `out` WHEN the identity matrix is written THEN the tensor gets its shape and values."""
     out = torch.empty(0, dtype=torch.uint16)
-    with torch.inference_mode():  # PyTorch counts no versions, as inside `__torch_dispatch__`
+    with torch.inference_mode():  # as inside `__torch_dispatch__`, PyTorch does not count the versions of tensors
         assert computed(aten.eye.m_out, 2, 2, out=out) is out
     assert (out.tolist(), out.dtype) == ([[1, 0], [0, 1]], torch.uint16)
 
@@ -69,7 +71,8 @@ def test_large_uint64_values_are_rejected() -> None:
 
 
 def test_the_error_about_two_different_dtypes_does_not_change() -> None:
-    """GIVEN a loss of float32 predictions and float16 targets WHEN the CPU rejects it THEN nothing is computed."""
+    """GIVEN float16 and float32 arguments of a loss WHEN the CPU rejects the mixture THEN nothing is computed in a wider
+    dtype."""
     half = torch.ones(2, dtype=torch.float16)
     with pytest.raises(RuntimeError, match="Found dtype Half but expected Float") as refused:
         aten.binary_cross_entropy.default(half.float(), half)
@@ -77,7 +80,7 @@ def test_the_error_about_two_different_dtypes_does_not_change() -> None:
 
 
 def test_an_op_without_a_cuda_kernel_for_the_dtype_is_not_computed() -> None:
-    """GIVEN a product of uint16 values, which CUDA rejects WHEN the CPU rejects it THEN nothing is computed."""
+    """GIVEN a product of uint16 values, which CUDA also rejects THEN nothing is computed in a wider dtype."""
     values = torch.ones(2, 2, dtype=torch.uint16)
     with pytest.raises(NotImplementedError) as refused:
         aten.mm.default(values, values)
@@ -85,8 +88,8 @@ def test_an_op_without_a_cuda_kernel_for_the_dtype_is_not_computed() -> None:
 
 
 def test_only_dtypes_without_a_cpu_kernel_are_computed_in_a_wider_dtype() -> None:
-    """GIVEN an op on uint16 values and a mask THEN the mask stays bool. GIVEN an op on bool values only THEN they are widened.
-    An int64 value is never widened."""
+    """GIVEN uint16 values and a boolean mask THEN only the values are widened. If all arguments are boolean, they are widened.
+    int64 is never widened."""
     given: list[list[torch.dtype]] = []
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -113,7 +116,7 @@ def test_clamp_accepts_limits_outside_the_range_of_half_precision() -> None:
 
 
 def test_a_number_outside_the_range_of_half_precision_is_rejected() -> None:
-    """The wider dtype would accept the number."""
+    """The wider dtype could hold the number, so the op itself would raise no error."""
     half = torch.ones(2, dtype=torch.float16)
     with pytest.raises(RuntimeError, match=r"lambda must be in range .* for input dtype Half, but found 65507") as refused:
         aten.softshrink.default(half, 65507.0)
