@@ -1,4 +1,4 @@
-"""Which tensors have values that the host keeps."""
+"""Tests which tensors have values that the host keeps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from replayer.tensor.allocation import is_kept_on_host
         ([16_385], "float32", False),
         ([16_385], "int8", False),
         ([128, 128], "uint8", True),
-        ([128, 129], "uint8", False),  # only byte tensors of one dimension may be larger
+        ([128, 129], "uint8", False),  # only one-dimensional byte tensors may have more than 16,384 elements
         ([1 << 28], "uint8", True),
         ([(1 << 28) + 1], "uint8", False),
     ],

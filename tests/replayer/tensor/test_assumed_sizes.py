@@ -1,4 +1,4 @@
-"""Assumed sizes of results stay within the limits that an op gives."""
+"""Tests that the assumed size of a result stays within the limits of its op."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""The Python calls per op beyond torch itself. Each call takes about 50 ns, and a step has 700 ops or more."""
+"""Tests how many Python functions the virtual GPU calls for each op. A call takes about 50 ns, and a step has 700 ops or
+more."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ def _calls(op: Callable[[], object]) -> list[str]:
 
 def test_an_op_that_creates_a_tensor_needs_six_python_calls() -> None:
     gpu = use()
-    x = torch.empty(1 << 20, device="cuda")  # more than the host would compute
-    for _ in range(8):  # until the allocator has found that steps repeat
+    x = torch.empty(1 << 20, device="cuda")  # the host computes no values of so large a tensor
+    for _ in range(8):  # after some steps, the allocator recognizes that they repeat
         torch.relu(x)
         torch.relu(x)
         gpu.devices[0].allocator.end_step()
@@ -44,7 +45,7 @@ def test_an_op_that_creates_a_tensor_needs_six_python_calls() -> None:
 
 
 def test_an_in_place_add_needs_ten_python_calls() -> None:
-    """Each batch norm layer does this."""
+    """In training, each batch norm layer calls such an add."""
     use()
     steps = torch.zeros((), dtype=torch.int64, device="cuda")
     steps.add_(1)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Checkpoints have the real size and plain content, load without trace, and load back onto the device."""
+"""Tests that checkpoints are as large as real ones, contain plain tensors, and can be loaded with and without trace."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_checkpoint_is_as_large_as_a_real_one_and_can_be_loaded() -> None:
 
 
 def test_checkpoints_of_the_virtual_gpu_can_be_loaded_without_trace() -> None:
-    """In the zip format and in the old format."""
+    """The test uses the zip format and the old format."""
     use()
     model, _ = _train()
     saved = {"state": model.state_dict(), "parameter": nn.Parameter(torch.zeros(2, device="cuda"))}

@@ -1,4 +1,5 @@
-"""Checks of arguments that CUDA kernels make, at their bounds. Runs in the warm interpreter."""
+"""Tests the checks that CUDA kernels make of their arguments, at the limits of each check. Each test runs in a fork of an
+interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from tests.replayer.fake_gpu import use
 
 @pytest.mark.parametrize("name", ["int8", "float64"])
 def test_overlapping_slices_are_rejected_as_by_torch(name: str) -> None:
-    """GIVEN all pairs of slices with the same length WHEN one is added to the other on the CPU THEN torch refuses the pairs
-    that the virtual GPU refuses."""
+    """GIVEN two slices of one tensor WHEN one is added to the other THEN the virtual GPU rejects the call if the CPU does. All
+    pairs of slices with equal lengths are tested."""
     data = torch.ones(7, dtype=getattr(torch, name))
 
     def meta(begin: int, *shape: int, stride: tuple[int, ...] = (1,)) -> TensorMeta:
@@ -32,7 +33,7 @@ def test_overlapping_slices_are_rejected_as_by_torch(name: str) -> None:
     for length in (1, 2, 3):
         for one, other in itertools.product(range(8 - length), repeat=2):
             if one == other:
-                continue  # the whole slice overlaps
+                continue  # torch allows a complete overlap
             try:
                 data[one : one + length].add_(data[other : other + length])
                 is_refused = False
@@ -88,7 +89,7 @@ def test_nearest_upsampling_rejects_integers(channels: int, last: bool, kernel: 
 
 
 def test_results_that_share_memory_with_an_input_are_rejected_as_on_a_gpu() -> None:
-    """The calls of `assert_no_overlap` and `assert_no_partial_overlap` in ATen/native."""
+    """PyTorch makes these checks with `assert_no_overlap` and `assert_no_partial_overlap` in ATen/native."""
     use()
     at, calls = torch.tensor([0, 1], device="cuda"), dict[str, list[Any]]()
     calls["refused"] = [
@@ -120,7 +121,7 @@ def test_results_that_share_memory_with_an_input_are_rejected_as_on_a_gpu() -> N
 
 
 nn: Any = F
-MANY = (1 << 28) + 1  # elements of calls that the replayer does not try on the CPU with their own sizes
+MANY = (1 << 28) + 1  # tensors of this size are too large for a trial call on the CPU
 
 
 def on_gpu(*shape: int, dtype: Any = torch.float32) -> torch.Tensor:
@@ -128,7 +129,7 @@ def on_gpu(*shape: int, dtype: Any = torch.float32) -> torch.Tensor:
 
 
 def wrong_calls(n: int, device: str) -> list[Callable[[], Any]]:
-    """Calls for which PyTorch's CPU and CUDA kernels raise the same error."""
+    """Return calls for which PyTorch's CPU and CUDA kernels raise the same error."""
 
     def f(*shape: int, dtype: Any = torch.float32) -> torch.Tensor:
         return torch.ones(shape, dtype=dtype, device=device)
@@ -158,7 +159,7 @@ def wrong_calls(n: int, device: str) -> list[Callable[[], Any]]:
         lambda: torch.bucketize(f(n), f(2, 2)),
         lambda: torch.searchsorted(f(2, 3), f(3, n)),
         lambda: F.embedding(i(n), f(3)),
-        # indices and labels of another dtype; the errors name dtypes, such as int64
+        # indices and labels with a wrong dtype, which the error names
         lambda: f(n).gather(0, f(3)),
         lambda: f(n).index_add_(0, f(3), f(3)),
         lambda: f(n).index_fill_(0, f(3), 1.0),
@@ -263,8 +264,9 @@ def test_a_wrong_call_has_the_error_of_torch_with_few_and_with_many_elements() -
     assert errors(MANY, "cuda") == of_torch
 
 
-def test_a_refused_call_does_not_keep_its_tensors() -> None:
-    """GIVEN Python without garbage collection WHEN a script catches the error of a call THEN the GPU memory is free again."""
+def test_a_rejected_call_does_not_keep_its_tensors() -> None:
+    """GIVEN Python without garbage collection WHEN a script catches the error of a call THEN the call has left no GPU memory
+    allocated."""
     use()
 
     def kept_bytes(n: int) -> list[int]:
@@ -276,14 +278,14 @@ def test_a_refused_call_does_not_keep_its_tensors() -> None:
             found.append(torch.cuda.memory_allocated() - before)
         return found
 
-    kept_bytes(37)  # makes PyTorch import modules, which keeps the frames of the call
+    kept_bytes(37)  # in these first calls PyTorch imports modules, and that keeps frames alive
     gc.collect()
     gc.disable()
     assert set(kept_bytes(38)) == set(kept_bytes(MANY)) == {0}
 
 
 def test_large_calls_are_accepted_if_their_sizes_depend_on_each_other() -> None:
-    """Here, a smaller size does not keep each relation between sizes, such as the number of blocks in an image."""
+    """In these calls, smaller sizes would break a relation between sizes, such as the number of blocks in an image."""
     use()
     half = partial(on_gpu, dtype=torch.float16)
     images, labels = half(128, 64, 190, 190), on_gpu(128, 100, dtype=torch.int64)
@@ -312,7 +314,7 @@ def test_numbers_at_the_limits_of_a_dtype_are_accepted() -> None:
 
 def test_short_time_fourier_transforms_accept_half_precision() -> None:
     use()
-    warnings.simplefilter("ignore")  # complex half precision is experimental
+    warnings.simplefilter("ignore")  # PyTorch warns that complex half precision is experimental
     signal, window = torch.ones(64, device="cuda").half(), torch.ones(16, device="cuda").half()
     spectrum = torch.stft(signal, 16, window=window, return_complex=True)
     assert (spectrum.dtype, spectrum.shape) == (torch.complex32, (9, 17))
@@ -324,7 +326,7 @@ def test_short_time_fourier_transforms_accept_half_precision() -> None:
 @pytest.mark.parametrize("columns", [[0, 1], [0, 7]])
 def test_indices_of_a_sparse_tensor_are_checked_if_the_script_asks_for_it(columns: list[int]) -> None:
     use()
-    warnings.simplefilter("ignore")  # sparse CSR tensors are in beta state
+    warnings.simplefilter("ignore")  # PyTorch warns that sparse CSR tensors are in beta state
     rows, values = torch.tensor([0, 1, 2]).cuda(), torch.ones(2).cuda()
     expected: Any = nullcontext()
     if columns[1] > 1:

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Formulas of ops that exist only on CUDA, against torch's results on the CPU. Runs in the warm interpreter."""
+"""Tests that the formulas of CUDA-only ops give the results of torch's ops on the CPU. Each test runs in a fork of an
+interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -26,9 +27,9 @@ def check(found: Any, expected: Any) -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_the_fused_lstm_cell_is_torchs_lstm_cell() -> None:
-    """GIVEN weights of the identity for the input and of 0 for the hidden state THEN the gradients of the input are those of
-    the gates."""
+def test_the_fused_lstm_cell_gives_the_results_of_torchs_lstm_cell() -> None:
+    """The input weight is the identity and the hidden weight is 0, so the gradient of the input is the gradient of the
+    gates."""
     gates, hx, cx = random(2, 4 * HIDDEN, learns=True), random(2, HIDDEN), random(2, HIDDEN, learns=True)
     bias = random(4 * HIDDEN, learns=True)
     weights = torch.eye(4 * HIDDEN, dtype=torch.float64), torch.zeros(4 * HIDDEN, HIDDEN, dtype=torch.float64)
@@ -47,7 +48,7 @@ def test_the_fused_lstm_cell_is_torchs_lstm_cell() -> None:
     assert run(aten._thnn_fused_lstm_cell_backward_impl, of_hy, of_cy, cx.detach(), cy, workspace, False)[2] is None
 
 
-def test_the_fused_gru_cell_is_torchs_gru_cell() -> None:
+def test_the_fused_gru_cell_gives_the_results_of_torchs_gru_cell() -> None:
     gates, hx = random(1, 3 * HIDDEN, learns=True), random(1, HIDDEN, learns=True)
     of_input, of_hidden = random(3 * HIDDEN, learns=True), random(3 * HIDDEN, learns=True)
     weights = torch.eye(3 * HIDDEN, dtype=torch.float64), torch.zeros(3 * HIDDEN, HIDDEN, dtype=torch.float64)
@@ -61,12 +62,12 @@ def test_the_fused_gru_cell_is_torchs_gru_cell() -> None:
     found = run(aten._thnn_fused_gru_cell_backward, grad, workspace, True)
     of_gates, of_hx, *of_biases = torch.autograd.grad(expected, (gates, hx, of_input, of_hidden), grad)
     check(found[0], of_gates)
-    check(found[1].sum(0), of_biases[1])  # the hidden gates here are the bias alone
+    check(found[1].sum(0), of_biases[1])  # in this test, the hidden gates consist only of the bias
     check(found[2:], (of_hx, *of_biases))
     assert run(aten._thnn_fused_gru_cell_backward, grad, workspace, False)[3:] == (None, None)
 
 
-def test_a_convolution_of_cudnn_adds_a_scaled_tensor_before_relu() -> None:
+def test_a_cudnn_convolution_adds_a_scaled_tensor_before_relu() -> None:
     data, weight, bias, other = random(2, 4, 5, 5), random(6, 2, 3, 3), random(6), random(2, 6, 3, 3)
     options = [1, 1], [0, 0], [1, 1], 2
     convolved = F.conv2d(data, weight, bias, groups=2)
@@ -76,7 +77,7 @@ def test_a_convolution_of_cudnn_adds_a_scaled_tensor_before_relu() -> None:
 
 
 def test_a_batch_norm_over_two_processes_is_a_batch_norm_of_the_whole_batch() -> None:
-    """GIVEN batches of 2 and 4 on two processes THEN mean, variance, result and gradients are those of the batch of 6."""
+    """GIVEN a batch that is split over two processes THEN mean, variance, result and gradients are those of the whole batch."""
     data, grad, weight, bias = random(6, 3, 2, learns=True), random(6, 3, 2), random(3, learns=True), random(3, learns=True)
     means, variances = random(3), random(3).abs()
     own_mean, own_variance = means.clone(), variances.clone()

@@ -1,4 +1,5 @@
-"""Deterministic mode fills new memory, and its alerts can be switched off. tests/zoo/mixed_devices.tsv lists the alerts."""
+"""Tests that deterministic mode fills new memory, and that its alerts can be switched off. tests/zoo/mixed_devices.tsv lists
+the alerts."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.replayer.fake_gpu import use
     ("sizes", "freed"),
     [((), True), ((512, -512), True), ((512, -512, 8, -8), True), ((512, -8), False), ((512, -512, 8), False), ((8,), False)],
 )
-def test_memory_is_freed_at_once_if_each_request_is_followed_by_its_release(sizes: list[int], freed: bool) -> None:
+def test_memory_is_freed_immediately_if_each_request_is_followed_by_its_release(sizes: list[int], freed: bool) -> None:
     assert _freed_at_once(tuple(sizes)) is freed
 
 

@@ -1,4 +1,4 @@
-"""Tests the offset of CUDA's random number generator. The expected offsets were worked out by hand."""
+"""Tests the offset of CUDA's random number generator. The expected offsets were calculated by hand."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def test_the_offset_of_a_generator_grows_in_multiples_of_four(numbers: int, offs
     ("count", "itemsize", "processors", "threads", "numbers"),
     [
         (1, 4, 80, 2048, 4),
-        (655_360, 4, 80, 2048, 4),  # 80 x 8 blocks of 256 threads, each with 4 numbers
+        (655_360, 4, 80, 2048, 4),  # 80 x 8 blocks have 256 threads each, and each thread draws 4 numbers
         (655_361, 4, 80, 2048, 8),
-        (327_680, 8, 80, 2048, 4),  # numbers of 8 bytes: 2 for each thread
+        (327_680, 8, 80, 2048, 4),  # a thread draws 2 numbers of 8 bytes
         (327_681, 8, 80, 2048, 8),
         (1_000_000, 4, 40, 1024, 28),  # 40 x 4 blocks draw 163,840 numbers at a time
         (655_361, 4, 0, 0, None),
@@ -35,7 +35,8 @@ def test_the_offset_of_a_generator_grows_in_multiples_of_four(numbers: int, offs
 def test_each_gpu_thread_draws_four_random_numbers_at_a_time(
     count: int, itemsize: int, processors: int, threads: int, numbers: int | None
 ) -> None:
-    """`calc_execution_policy` in ATen/native/cuda/DistributionTemplates.h, for a V100, a T4 and an unknown GPU."""
+    """PyTorch calculates this in `calc_execution_policy` (ATen/native/cuda/DistributionTemplates.h). The GPUs are a V100, a T4
+    and an unknown one."""
     device: Any = SimpleNamespace(multi_processor_count=processors, max_threads_per_multi_processor=threads)
     drawn = _per_thread(count, itemsize, device)
     assert drawn == numbers if numbers is not None else drawn > 0 and drawn % 4 == 0
@@ -57,9 +58,9 @@ def test_attention_draws_random_numbers_only_for_dropout() -> None:
     assert drawn(aten._flash_attention_forward, flat, flat, flat, of_all, of_all, 5, 5, 0.1, False, False) == 2 * 4 * 32
 
 
-def test_the_numbers_of_a_call_depend_on_its_op_and_arguments() -> None:
-    """GIVEN 400,000 elements on a V100, whose threads draw at most 327,680 numbers of 8 bytes or 655,360 of 4 bytes at a time
-    THEN each thread draws 8 or 4 numbers."""
+def test_the_count_of_random_numbers_depends_on_the_op_and_its_arguments() -> None:
+    """400,000 numbers of 8 bytes are more than a V100 draws in one round, so each thread draws 8 numbers. Numbers of 4 bytes
+    need one round of 4 numbers."""
     aten, device = torch.ops.aten, SimpleNamespace(multi_processor_count=80, max_threads_per_multi_processor=2048)
     x, wide = torch.empty(400_000, dtype=torch.int64, device="meta"), 1 << 32
     many, few = torch.empty(700_000, device="meta"), torch.empty(0, device="meta")
@@ -72,7 +73,7 @@ def test_the_numbers_of_a_call_depend_on_its_op_and_arguments() -> None:
         (getattr(aten.random_, "from"), (x, 5, None), 8),
         (aten.randperm.default, (0,), 0),
         (aten.randperm.default, (1,), 0),
-        (aten.randperm.default, (2,), 4 + 4),  # for sorting by random keys, and for keys that are equal
+        (aten.randperm.default, (2,), 4 + 4),  # the two terms are for random sort keys and for equal keys
         (aten.randperm.default, (5,), 4 + 8),
         (aten.bernoulli_.float, (many, 0.5), 8),
         (aten.bernoulli_.Tensor, (many, many), 10),
@@ -86,7 +87,7 @@ def test_the_numbers_of_a_call_depend_on_its_op_and_arguments() -> None:
     assert [numbers_drawn(op, args, device) for op, args, _ in cases] == [count for _, _, count in cases]  # type: ignore[arg-type]
 
 
-def test_each_seed_and_offset_has_a_different_seed_on_the_host() -> None:
+def test_each_pair_of_seed_and_offset_has_a_different_seed_on_the_host() -> None:
     seeds = {host_seed(seed, offset) for seed in range(1, 20) for offset in range(0, 80, 4)}
     assert len(seeds) == 19 * 20 and max(seeds) < 1 << 64
 

@@ -1,4 +1,4 @@
-"""Ops that launch no kernel: PyTorch tags ops that only change a tensor's shape, and makes empty tensors by a name."""
+"""Tests that ops that only change a shape or create an empty tensor launch no kernel. PyTorch tags or names these ops."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from replayer.tensor.planning.shape_inference import launches
 
 FULL_NAMES = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")}
-# ops that only read or set metadata, of which PyTorch has no tag
+# These ops only read or set metadata. PyTorch has no tag for them.
 OF_METADATA = (
     "is_same_size.default _has_same_storage_numel.default record_stream.default _sparse_coo_tensor_with_dims.default"
     " _sparse_coo_tensor_with_dims_and_tensors.default"

@@ -1,4 +1,4 @@
-"""CUDA assertions of kernels: which arguments fail, and with which values the CPU kernel then runs."""
+"""Tests which arguments fail the assertions of CUDA kernels, and with which values the CPU kernel then runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ MASK, CUBE = torch.ones(2, 2, dtype=torch.bool), torch.zeros(1, 1, 1, 1, 1, dtyp
 CLASSES = torch.zeros(2, 3)
 PUTS = (aten.index_put_.default, aten._index_put_impl_.default)
 ALONG_ROWS = (aten.gather.default, aten.scatter.src, aten.scatter_.src, aten.scatter_add.default, aten.scatter_reduce.two)
-WRONG: list[tuple[Any, tuple[Any, ...], tuple[Any, ...], str]] = [  # an op, arguments that fail, arguments that do not
+# (op, arguments that fail, arguments that do not fail, failed condition).
+WRONG: list[tuple[Any, tuple[Any, ...], tuple[Any, ...], str]] = [
     (aten._embedding_bag.default, (TABLE, OUTSIDE, INDICES), (TABLE, INDICES, INDICES), "input[emb] < numRows"),
     (aten._embedding_bag_forward_only.default, (TABLE, OUTSIDE, FROM_1), (TABLE, INDICES, FROM_1), "input[emb] < numRows"),
     (aten._embedding_bag.default, (TABLE, INDICES, OUTSIDE), (TABLE, INDICES, *IN_ORDER), "sum_mean: block: [0,0,0]"),

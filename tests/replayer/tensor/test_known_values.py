@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Whole numbers that depend only on values from the host are computed, because scripts branch on such numbers."""
+"""Tests that whole numbers are computed if they depend only on values from the host, because scripts branch on such numbers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_random_or_overwritten_or_large_tensors_have_unknown_values() -> None:
     x = torch.ones(3, dtype=torch.int64, device="cuda")
     assert (x + 1).tolist() == [2] * 3
     x.add_(torch.randint(5, (3,), device="cuda"))
-    assert (x + 1).tolist() == [0] * 3  # the placeholder
+    assert (x + 1).tolist() == [0] * 3  # 0 is the placeholder for unknown values
     assert torch.bernoulli(torch.ones(3, device="cuda")).long().tolist() == [0] * 3
     assert (torch.rand(3, device="cuda") >= 0).tolist() == [False] * 3
     large = torch.zeros(KNOWN_LIMIT + 1, dtype=torch.int64, device="cuda")
@@ -80,7 +80,7 @@ def test_sums_and_means_of_many_equal_elements_equal_those_of_torch() -> None:
 
 
 def test_assumed_correct_predictions_are_no_more_than_the_labels() -> None:
-    """GIVEN the five likeliest classes of eight samples WHEN they are compared with the labels THEN eight comparisons are true
+    """GIVEN the five likeliest classes of eight samples WHEN they are compared with the labels THEN eight results are true.
 
     In other comparisons, half of the elements are assumed to be true.
     """
@@ -89,7 +89,7 @@ def test_assumed_correct_predictions_are_no_more_than_the_labels() -> None:
     right = likeliest.eq(labels.view(1, -1).expand_as(likeliest))
     assert right.sum().item() == 8 and right.sum(0).tolist() == [1] * 8
     assert right.float().mean().item() == np.float32(8 / 40)
-    assert (labels == labels.flip(0)).sum().item() == 4  # half of eight
+    assert (labels == labels.flip(0)).sum().item() == 4  # half of the eight comparisons
 
 
 _REJECTED = {
@@ -121,7 +121,7 @@ def test_random_ops_with_valid_known_values_do_not_advance_the_cpu_generator() -
 
 
 def test_large_tensors_of_one_value_draw_no_random_numbers_on_the_cpu() -> None:
-    """A tensor of any size has known values if all its values are equal. Random numbers are drawn only for small tensors."""
+    """The values of a tensor of any size are known if they are all equal. Random numbers are drawn only for small tensors."""
     use()
     with mock.patch.object(module, "host_numbers") as draws:
         for elements in (KNOWN_LIMIT, KNOWN_LIMIT + 1):
@@ -130,8 +130,8 @@ def test_large_tensors_of_one_value_draw_no_random_numbers_on_the_cpu() -> None:
 
 
 @pytest.mark.parametrize("elements", [2, KNOWN_LIMIT + 1])
-def test_dividing_integers_by_zero_is_no_error(elements: int) -> None:
-    """GIVEN a number or a tensor as the divisor WHEN integers are divided by zero THEN there is no error, unlike on the CPU."""
+def test_dividing_integers_by_zero_raises_no_error(elements: int) -> None:
+    """The divisor is a number or a tensor. The CPU would raise an error."""
     use()
     ones = torch.ones(elements, dtype=torch.int64, device="cuda")
     for divisor in (0, torch.zeros_like(ones)):
@@ -145,11 +145,11 @@ def test_whether_two_different_tensors_are_equal_is_unknown() -> None:
     use()
     one, other = (torch.randint(10, (8,), device="cuda") for _ in range(2))
     assert [bool((one == one).all()), bool((one != one).any())] == [True, False]
-    assert [(one == other).sum().item(), (one != other).sum().item()] == [4, 4]  # half of eight, as for any comparison
+    assert [(one == other).sum().item(), (one != other).sum().item()] == [4, 4]  # half of the eight comparisons
 
 
 def test_two_tensors_are_assumed_to_be_close_but_not_equal() -> None:
-    """Whether one of two conditions holds is known only if exactly one of them compares floats with a bound."""
+    """If exactly one of two conditions compares floats with a bound, it is known whether one of them holds."""
     use()
     one, other = torch.rand(8, device="cuda"), torch.rand(8, device="cuda")
     assert torch.allclose(one, other) and bool(((one == other) | (one > 0)).all())
@@ -163,8 +163,8 @@ def conditions() -> dict[str, torch.Tensor]:
 
 
 def test_all_and_any_of_two_conditions_follow_from_the_assumptions() -> None:
-    """GIVEN all pairs of the four `conditions()` THEN the letters in the tables say what a script reads from their combination:
-    "a" if `all()` is True, and "A" if `any()` is True."""
+    """Each entry of a table is one pair of the four `conditions()`. "a" means that `all()` is True, and "A" that `any()` is
+    True."""
     use()
     both = "a. .. a. ..", ".. .. .. ..", "a. .. aA ..", ".. .. .. .."
     either = ".. a. aA a.", "a. .. aA ..", "aA aA aA aA", "a. .. aA .."
@@ -183,7 +183,7 @@ def test_all_and_any_of_two_conditions_follow_from_the_assumptions() -> None:
         assert tuple(read) == expected
 
 
-def test_sums_and_means_of_unknown_conditions_are_half_of_the_elements_and_extremes_are_truth_values() -> None:
+def test_half_of_the_elements_of_an_unknown_condition_are_true_and_its_extremes_are_false() -> None:
     use()
     equal, bound = (conditions()[name] for name in ("equal", "bound"))
     assert (equal.sum().item(), equal.view(4, 2).sum(1).tolist()) == (4, [1] * 4)
@@ -194,7 +194,7 @@ def test_sums_and_means_of_unknown_conditions_are_half_of_the_elements_and_extre
 
 
 def test_floats_are_neither_infinite_nor_outside_of_bounds() -> None:
-    """Each letter is a comparison that is true: with infinity, with minus infinity, with its copy, and with a number."""
+    """Each digit is a comparison that is true: 1 with infinity, 2 with minus infinity, 3 with a copy, and 4 with a number."""
     use()
     x = torch.rand(8, device="cuda")
     expected = {"lt": "1..4", "le": "1.34", "gt": ".2.4", "ge": ".234", "eq": "..3.", "ne": "12.."}
@@ -231,7 +231,7 @@ def test_a_copy_of_a_part_of_a_tensor_of_one_value_has_this_value() -> None:
 
 
 def test_a_script_can_detect_that_an_attention_mask_hides_nothing() -> None:
-    """Scripts do this to run a kernel without mask, so the launched kernel is flash attention."""
+    """Scripts check this in order to call attention without a mask, so the launched kernel is flash attention."""
     gpu = use(name="NVIDIA A100-SXM4-40GB")
     q = torch.rand(2, 4, 8, 16, device="cuda", dtype=torch.float16)
     given_mask = torch.ones(2, 8, dtype=torch.int64).cuda()
@@ -258,23 +258,23 @@ def test_an_attention_mask_of_odd_width_is_padded_for_the_memory_efficient_kerne
 
 def test_results_that_do_not_depend_on_an_unknown_operand_are_known() -> None:
     use()
-    # GIVEN a condition and a count of which nothing is known, as in a loop that generates tokens
+    # GIVEN an unknown condition and an unknown count, as in a loop that generates tokens
     unknown, unfinished = torch.rand(2, device="cuda") > 0.3, torch.randint(0, 2, (2,), device="cuda")
     stopped = torch.full((2,), True, device="cuda")
-    # THEN True stays true, by tensors and by plain numbers, and nothing of what is left is nothing
+    # THEN `| True` is True and `& False` is False, for tensors and for plain numbers
     assert (unknown | stopped).tolist() == (unknown | True).tolist() == (True | unknown).tolist() == [True, True]
     assert (unknown & False).tolist() == (unknown & ~stopped).tolist() == [False, False]
     assert (unfinished & ~stopped).tolist() == (unfinished * ~stopped).tolist() == [0, 0]
     assert ((unfinished & ~(unknown | True)).max() == 0).item() is True
     unfinished &= ~stopped
     assert unfinished.tolist() == [0, 0]
-    # and whole numbers made of conditions are no conditions
+    # THEN `condition | 2` is an integer and not a condition
     assert (unknown | 2).dtype is torch.int64 and (unknown | 2).tolist() != [True, True]
 
 
 def test_known_values_are_computed_by_one_thread_and_the_thread_count_is_restored() -> None:
-    """GIVEN a script with several threads WHEN known values are computed THEN no thread waits for another, and the ops of the
-    script use as many threads as before, even after an op that the CPU cannot compute."""
+    """Known values are computed by one thread, so no thread waits for another. The thread count of the script is restored even
+    after an op that the CPU cannot compute."""
     use()
     seen: list[int] = []
 
@@ -328,8 +328,7 @@ def test_a_copied_storage_of_at_most_16384_bytes_is_known() -> None:
 
 
 def test_a_storage_copied_to_the_host_has_its_known_values() -> None:
-    """GIVEN a filled tensor, a known tensor and one of random numbers THEN their bytes on the host are these values,
-    or zeros."""
+    """The storage of random numbers, whose values are unknown, has zeros on the host."""
     use()
     filled, known, drawn = (
         torch.full((6,), 2, dtype=torch.int32, device="cuda"), torch.tensor([4, 5], device="cuda"), torch.rand(3, device="cuda")
@@ -339,7 +338,7 @@ def test_a_storage_copied_to_the_host_has_its_known_values() -> None:
     assert torch.tensor([]).set_(drawn.untyped_storage().cpu()).tolist() == [0.0] * 3
 
 
-def test_values_that_need_more_memory_than_the_machine_has_are_refused() -> None:
+def test_values_that_need_more_memory_than_the_machine_has_are_rejected() -> None:
     allocation: Any = SimpleNamespace(known=None, size_bytes=80 << 30)
     refused = pytest.raises(NotEmulated, match=r"a tensor of 80\.00 GiB .* its values \(1\.25 GiB can be used\)")
     with mock.patch.object(module, "spare_host_bytes", lambda: 5 << 28), refused:
@@ -359,7 +358,7 @@ def test_batch_norm_of_a_known_batch_needs_no_gradient_of_the_batch() -> None:
 
 
 def test_gradients_are_assumed_to_be_finite_so_a_scaler_keeps_its_scale() -> None:
-    """GIVEN random gradients, of which no value is known THEN the scaler has found no infinity, and its scale is known."""
+    """GIVEN random gradients with unknown values THEN the gradient scaler finds no infinity, and its scale is known."""
     use()
     scale, found = torch.full((1,), 8.0, device="cuda"), torch.zeros(1, device="cuda")
     grown = torch.zeros(1, dtype=torch.int32, device="cuda")

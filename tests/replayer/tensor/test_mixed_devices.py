@@ -1,4 +1,5 @@
-"""Calls with tensors or generators on wrong devices have the outcomes that PyTorch's CUDA build has, without a whole replay."""
+"""Tests that calls with tensors or generators on wrong devices have the same outcomes as in PyTorch's CUDA build. No script is
+replayed."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ import torch
 from tests.replayer.fake_gpu import use
 from tests.zoo import mixed_devices
 
-PARTS = 6  # the table takes a few seconds
-_NEEDS_A_RECORDING = ("scaled_dot_product_attention", "_sleep")  # tests/zoo replays these
+PARTS = 6  # the table is split into parts, because it takes a few seconds
+_NEEDS_A_RECORDING = ("scaled_dot_product_attention", "_sleep")  # these are tested in tests/zoo
 
 
 @pytest.mark.parametrize("part", range(PARTS))

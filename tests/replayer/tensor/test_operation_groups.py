@@ -1,4 +1,4 @@
-"""The groups of operations of tests/zoo give the shapes, dtypes and layouts that the CPU gives, without a whole replay."""
+"""Tests that the groups of operations in tests/zoo give the shapes, dtypes and layouts of the CPU. No script is replayed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""The plan cache: what its keys distinguish, that it stays small, and that cached plans equal newly inferred ones."""
+"""Tests the keys and the size of the plan cache, and that cached plans equal newly inferred ones."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_inferred_results_depend_on_the_dtype_argument_and_the_default_dtype() -
 
 
 def test_cached_results_of_shape_inference_equal_new_ones() -> None:
-    """Every plan that the other test's ops find in the cache is inferred once more and compared."""
+    """The test infers every plan that is found in the cache once more, and compares the two plans."""
     gpu = use()
     plans = VirtualTensor.plan_cache
     compared = 0
@@ -110,7 +110,7 @@ def test_cached_results_of_shape_inference_equal_new_ones() -> None:
 
 
 def test_results_of_shape_inference_from_another_rank_equal_new_ones() -> None:
-    """GIVEN ranks that share plans, and one rank has run an op on GPU 0 THEN another rank gets an equal plan for GPU 1."""
+    """GIVEN ranks that share plans WHEN one rank has run an op on GPU 0 THEN another rank gets an equal plan for GPU 1."""
     use(devices=2)
     plans, inferred_on = VirtualTensor.plan_cache, Counter[int]()
     plans.clear()
@@ -139,7 +139,8 @@ def test_results_of_shape_inference_from_another_rank_equal_new_ones() -> None:
 
 
 def test_a_rank_that_takes_a_cached_result_still_warns_and_raises() -> None:
-    """GIVEN one rank has planned two calls THEN another rank gets the warning, and the error of deterministic algorithms."""
+    """GIVEN the cached plans of another rank THEN a rank still gives the warning, and raises the error for deterministic
+    algorithms."""
     use(devices=2)
     plans = VirtualTensor.plan_cache
     plans.clear()
@@ -162,7 +163,8 @@ def test_a_rank_that_takes_a_cached_result_still_warns_and_raises() -> None:
 
 
 def test_results_that_depend_on_the_rank_are_not_shared() -> None:
-    """GIVEN tensors of two GPUs, no tensor, or an object of the process THEN the key is not shared; else it names no GPU."""
+    """A key is not shared if it contains tensors of two GPUs, no tensor, or an object of the process. A shared key names no
+    GPU."""
     metas, add = TensorMetaTable(torch.Tensor), torch.ops.aten.add.Tensor
     first, second = (metas.of((2,), (1,), 0, torch.float32, device) for device in (0, 1))
     assert key_for_ranks(add, (2, first, second)) is None

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Which calls of an op share a cache key: the generated key functions and the plain ones."""
+"""Tests which calls of an op share a cache key, for the generated key functions and the plain ones."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ aten = torch.ops.aten
 A, B = torch.zeros(2), torch.zeros(3)
 CALLS: list[tuple[Any, tuple[Any, ...], tuple[Any, ...], bool]] = [
     (aten.add.Scalar, (A, 2), (A, 3), True),
-    (aten.fill_.Scalar, (A, 255), (A, 256), False),  # a larger number than uint8 has
-    (aten.fill_.Scalar, (A, -65504.0), (A, -65505.0), False),  # a lower number than float16 has
+    (aten.fill_.Scalar, (A, 255), (A, 256), False),  # 256 is too large for uint8
+    (aten.fill_.Scalar, (A, -65504.0), (A, -65505.0), False),  # -65505 is too low for float16
     (aten.fill_.Scalar, (A, 1j), (A, 2j), True),
     (aten.exponential_.default, (A, 0.5), (A, 0.25), True),
-    (aten.exponential_.default, (A, 0.5), (A, 0.0), False),  # must be positive
-    (aten.bernoulli_.float, (A, 1.0), (A, 1.5), False),  # a probability
+    (aten.exponential_.default, (A, 0.5), (A, 0.0), False),  # the second argument must be positive
+    (aten.bernoulli_.float, (A, 1.0), (A, 1.5), False),  # the second argument must be a probability
     (aten.linalg_vector_norm.default, (A, 2.0), (A, inf), False),
     (aten.add.Scalar, (A, 1), (A, 1.0), False),
     (aten.add.Scalar, (A, 1), (B, 1), False),

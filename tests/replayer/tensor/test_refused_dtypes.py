@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Dtypes and arguments that CUDA kernels refuse, and how tensors are printed. Runs in the warm interpreter."""
+"""Tests which dtypes and arguments CUDA kernels reject, and how tensors are printed. Each test runs in a fork of an interpreter
+that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_cudnn_runs_a_batch_norm_of_three_or_more_dimensions_with_weights_and_st
     assert by_cudnn(4, 3, 8, training=True) and by_cudnn(4, 3, 8, training=False)
     assert not by_cudnn(4, 3, training=True)
     assert not by_cudnn(4, 3, 8, weight=None, training=True) and not by_cudnn(4, 3, 8, bias=None, training=True)
-    assert by_cudnn(4, 3, 8, running=False, training=True)  # statistics of the batch
+    assert by_cudnn(4, 3, 8, running=False, training=True)  # training without running statistics uses those of the batch
     assert not by_cudnn(4, 3, 8, running=False, training=False)
     with torch.backends.cudnn.flags(enabled=False):
         assert not by_cudnn(4, 3, 8, training=True)
@@ -73,11 +74,12 @@ def test_an_op_with_a_number_supports_the_dtypes_of_the_op_with_two_tensors() ->
     for call in (lambda: torch.bitwise_and(1, unsigned), lambda: 2**unsigned, lambda: unsigned.scatter(0, ints(1), 1)):
         with pytest.raises(RuntimeError, match=r"_(cuda|fill_base_kernel_func). not implemented for 'UInt16'"):
             call()
-    assert torch.special.xlog1py(half, 2).dtype is HALF  # CUDA's kernel supports float16
+    assert torch.special.xlog1py(half, 2).dtype is HALF  # only CUDA's kernel supports float16
 
 
 def test_labels_of_wrong_shapes_raise_the_errors_of_the_cuda_kernels() -> None:
-    """The texts are from NLLLoss2d.cu and LossNLL.cpp. PyTorch's meta kernel raises an AssertionError for 1-D labels."""
+    """The error messages are from NLLLoss2d.cu and LossNLL.cpp. PyTorch's meta kernel raises an AssertionError for 1-D
+    labels."""
     use()
     for shape, data, text in (
         ((2, 2, 3), (2, 3, 2, 2), "sizes don't match: target [2, 2, 3], input [2, 3, 2, 2]"),
@@ -107,7 +109,8 @@ def test_ctc_loss_rejects_the_lengths_that_cuda_rejects(inputs: list[int], lengt
 
 
 def test_an_embedding_names_the_type_of_wrong_indices() -> None:
-    """`checkScalarTypes` in ATen/TensorUtils.cpp prints the type of a CUDA tensor. PyTorch renames only common types."""
+    """`checkScalarTypes` in ATen/TensorUtils.cpp names the type of a CUDA tensor. PyTorch changes only the names of common
+    types."""
     use()
     table = torch.zeros(4, 2, device="cuda")
     for dtype, name in ((torch.bool, "CUDABoolType"), (torch.float32, "torch.cuda.FloatTensor")):
@@ -173,16 +176,16 @@ def test_shapes_that_meta_kernels_accept_are_errors() -> None:
     ):
         with pytest.raises((RuntimeError, IndexError), match=re.escape(text)):
             call()
-    square[torch.rand(4, 5, device="cuda") > 0] = torch.ones(3, device="cuda")  # the mask may be true in three places
+    square[torch.rand(4, 5, device="cuda") > 0] = torch.ones(3, device="cuda")  # three elements of this mask may be true
     assert row.max().shape == () and square[:1].masked_scatter(mask, square).shape == (4, 5)
-    assert F.multi_margin_loss(square[:, :1], labels[:, 0]).shape == ()  # one class
-    # without a batch dimension, there is one loss, although PyTorch's meta kernels return a tensor of shape (1,)
+    assert F.multi_margin_loss(square[:, :1], labels[:, 0]).shape == ()  # there is only one class
+    # Without a batch dimension, there is one loss, although PyTorch's meta kernels return a tensor of shape (1,).
     assert F.multi_margin_loss(square[0], labels[0, 0], reduction="none").shape == ()
     assert F.multilabel_margin_loss(square[0], labels[0], reduction="none").shape == ()
 
 
 def test_a_check_that_finds_no_error_keeps_no_memory() -> None:
-    """An index of 1 is out of range for one row, but an index of 0 is not. The result and the row are freed at once."""
+    """After the index is checked, the result and the selected row are freed without garbage collection."""
     use()
     index = torch.zeros(1, dtype=torch.long, device="cuda")
     before = torch.cuda.memory_allocated()
@@ -194,7 +197,7 @@ def test_a_check_that_finds_no_error_keeps_no_memory() -> None:
 
 
 def test_large_tensors_of_wrong_shapes_are_rejected() -> None:
-    """The errors have the same texts as in PyTorch's CUDA build."""
+    """The error messages are the same as in PyTorch's CUDA build."""
     use()
     empty: Any = partial(torch.empty, device="cuda")
     square, rows, labels = empty(1000, 1000), empty(500, 1000), torch.zeros(500, dtype=torch.int64, device="cuda")
@@ -220,8 +223,8 @@ def test_large_tensors_of_wrong_shapes_are_rejected() -> None:
     assert F.pixel_shuffle(images, 8).shape == (32, 1, 448, 448)
 
 
-def test_scalars_that_a_kernel_rejects_are_errors_after_an_accepted_call() -> None:
-    """The errors have the same texts as in PyTorch's CUDA build."""
+def test_scalars_that_a_kernel_rejects_raise_errors_after_an_accepted_call() -> None:
+    """The error messages are the same as in PyTorch's CUDA build."""
     use()
     data = torch.ones(300, 400, device="cuda")
     mask, half, integers, small = data > 0, data.half(), data.long(), data.byte()
@@ -273,7 +276,7 @@ def test_checks_on_the_cpu_show_no_warnings() -> None:
     use()
     square = torch.ones(4, 5, device="cuda")
     with warnings.catch_warnings(action="error"):
-        torch.bucketize(square, torch.ones(2, device="cuda"))  # on the CPU, the known values are not contiguous
+        torch.bucketize(square, torch.ones(2, device="cuda"))  # the known values on the CPU are not contiguous
     with pytest.warns(UserWarning) as shown:
         torch.mm(square, square.t(), out=torch.ones(2, 2, device="cuda"))
     text = "it had shape [2, 2], which does not match the required output shape [4, 4]. This behavior is deprecated"
@@ -281,9 +284,9 @@ def test_checks_on_the_cpu_show_no_warnings() -> None:
     assert shown[0].filename == __file__
 
 
-def test_replacing_sizes_by_smaller_ones_keeps_order_and_divisors_and_differences_of_one() -> None:
+def test_smaller_sizes_keep_the_order_and_divisors_and_differences_of_one() -> None:
     assert _smaller_sizes({64, 56, 3, 1}, {1, 2, 57}) == {0: 0, 1: 1, 2: 2, 3: 3, 56: 6, 57: 7, 64: 10}
-    # 512 is twice 256, and 320 is a multiple of 32.
+    # The smaller sizes keep that 512 is twice 256, and that 320 is a multiple of 32.
     assert _smaller_sizes({256, 512, 320}, {32}) == {0: 0, 32: 2, 256: 4, 320: 6, 512: 8}
 
 
@@ -307,7 +310,7 @@ def ints(*shape: int) -> torch.Tensor:
 
 
 CONVOLUTIONS: dict[str, tuple[Callable[[], Any], str, str]] = {
-    # what is called, and which kernel is missing with and without cuDNN
+    # (call, the kernel that is missing with cuDNN, the kernel that is missing without cuDNN)
     "conv1d": (lambda: nn.conv1d(ints(1, 2, 8), ints(4, 2, 3)), "getCudnnDataTypeFromScalarType", '"slow_conv2d_cuda"'),
     "conv2d": (lambda: nn.conv2d(ints(1, 2, 8, 8), ints(4, 2, 3, 3)), "getCudnnDataTypeFromScalarType", '"slow_conv2d_cuda"'),
     "conv3d": (
@@ -363,7 +366,7 @@ def test_only_cudnn_rejects_an_integer_batch_norm() -> None:
 
 def test_half_precision_fourier_transforms_need_sizes_that_are_powers_of_two() -> None:
     use()
-    warnings.filterwarnings("ignore", "ComplexHalf")  # PyTorch calls complex numbers of half precision experimental
+    warnings.filterwarnings("ignore", "ComplexHalf")  # PyTorch warns that complex half precision is experimental
     half = torch.ones(4, 6, dtype=HALF, device="cuda")
     assert torch.fft.rfft(half, dim=0).shape == (3, 6)
     for rfft in (torch.fft.rfft, torch._refs.fft.rfft):
@@ -408,7 +411,7 @@ def on_gpu(*shape: int, dtype: Any = FLOAT) -> torch.Tensor:
 
 
 INT8, INT64 = torch.int8, torch.int64
-# what is called, and PyTorch 2.14's error on the simulated device
+# (call, the error of PyTorch 2.14 on the simulated device)
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "int8 product of few rows": (
         lambda: torch._int_mm(on_gpu(16, 8, dtype=INT8), on_gpu(8, 8, dtype=INT8)),
@@ -643,7 +646,7 @@ def test_put_raises_in_deterministic_mode_with_and_without_accumulation() -> Non
 
 
 def test_a_range_that_calls_no_kernel_can_have_any_dtype() -> None:
-    """Without elements, or with one element, PyTorch calls no kernel."""
+    """PyTorch calls no kernel for a range with no element or one element."""
     for count in (0, 1):
         assert torch.linspace(0, 1, count, dtype=torch.bool, device="cuda").numel() == count
     assert torch.randperm(0, dtype=torch.bfloat16, device="cuda").numel() == 0
@@ -658,7 +661,7 @@ def test_a_large_batch_norm_may_have_statistics_in_half_precision() -> None:
 
 
 def test_a_small_batch_norm_in_half_precision_has_a_backward_pass() -> None:
-    """On CUDA, the saved mean and variance of a batch norm of bfloat16 are float32. The CPU kernel rejects them."""
+    """On CUDA, the saved mean and variance of a bfloat16 batch norm are float32. The CPU kernel rejects such statistics."""
     norm = torch.nn.BatchNorm2d(4).to("cuda", torch.bfloat16)
     x = torch.ones(2, 4, 3, 3, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     norm(x).sum().backward()
@@ -680,8 +683,8 @@ def fused_adam(name: str = "_fused_adam_", amsgrad: bool = False, **changed: tor
 @pytest.mark.parametrize("name", ["_fused_adam_", "_fused_adamw_"])
 @pytest.mark.parametrize("wrong", ["grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"])
 def test_a_fused_optimizer_requires_states_and_gradients_in_the_layout_of_the_parameters(name: str, wrong: str) -> None:
-    """GIVEN a tensor with another shape, memory layout or dtype WHEN a fused optimizer runs THEN it raises the error of the
-    CUDA kernel."""
+    """GIVEN a state or gradient whose shape, layout or dtype differs from the parameter's THEN a fused optimizer raises CUDA's
+    error."""
     use()
     amsgrad = wrong == "max_exp_avg_sqs"
     fused_adam(name, amsgrad)
@@ -716,7 +719,7 @@ def test_fused_sgd_and_adagrad_require_equal_layouts() -> None:
         fused._fused_adagrad_([x], [x], [other], [step], **options)
 
 
-def test_fused_optimizers_require_floats_and_sgd_a_momentum_exactly_if_it_has_buffers() -> None:
+def test_fused_optimizers_require_floats_and_fused_sgd_requires_a_momentum_if_it_has_buffers() -> None:
     use()
     with pytest.raises(NotImplementedError, match="\"fused_adam_kernel_cuda\" not implemented for 'Long'"):
         integers = torch.zeros(3, 4, dtype=torch.int64, device="cuda")
@@ -748,7 +751,7 @@ def test_a_list_of_scalars_in_a_tensor_must_be_on_the_host() -> None:
         ("double", "float", "Double but got Float"),
     ],
 )
-def test_batch_norm_without_cudnn_takes_weights_of_its_own_or_its_accumulation_dtype(data: str, weight: str, text: str) -> None:
+def test_batch_norm_without_cudnn_accepts_weights_in_the_input_or_accumulation_dtype(data: str, weight: str, text: str) -> None:
     use()
     rows = torch.ones(4, 3, dtype=getattr(torch, data), device="cuda")
     weights = torch.ones(3, dtype=getattr(torch, weight), device="cuda")
@@ -789,6 +792,6 @@ def test_calls_that_only_a_meta_kernel_in_python_rejects_are_accepted() -> None:
     torch._foreach_zero_([scores[0].expand(2, 3)])
 
 
-def test_a_dtype_that_only_the_cpu_refuses_is_accepted() -> None:
+def test_a_dtype_that_only_the_cpu_rejects_is_accepted() -> None:
     use()
     assert torch.nansum(torch.ones(3, dtype=torch.complex64, device="cuda")).dtype is torch.complex64

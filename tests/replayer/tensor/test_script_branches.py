@@ -1,4 +1,4 @@
-"""Conditions without recorded values get the answer that leads to no error."""
+"""Tests that the script's conditions on unknown values get the answer that leads to no error."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_conditions_that_lead_to_no_error_get_the_default_answer() -> None:
     while not scope.get("ended"):
         exec(code, scope)
         asked += 1
-    assert 100 < asked < 2000  # an end of a loop is no error
+    assert 100 < asked < 2000  # a script's loop must end, although its condition is unknown
 
 
 def test_an_assertion_on_a_known_value_still_fails() -> None:
-    """The value is known because the script wrote it."""
+    """The script wrote the value itself, so the value is known."""
     with pytest.raises(AssertionError):
         exec("assert a > 3", {"__name__": "__main__", "a": torch.tensor(2.0).cuda()})
 

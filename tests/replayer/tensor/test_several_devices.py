@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls
-"""One process with several virtual devices: on which device tensors are, and which calls accept tensors of different devices.
-Runs in the warm interpreter."""
+"""Tests which device tensors are on if a process has several virtual devices, and which calls accept tensors of different
+devices. Each test runs in a fork of an interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_device_context_manager_selects_the_current_cuda_device() -> None:
 
 _FOUND = "found at least two devices, cuda:{} and cuda:{}!"
 _GOT = "got {} is on cuda:1, different from other tensors on cuda:0 (when checking argument in method wrapper_CUDA_{})"
-# What the CUDA build of PyTorch 2.14.1 says on two devices:
+# The error messages of the CUDA build of PyTorch 2.14.1 on two devices:
 MIXES: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], Any], str]] = {
     "add": (lambda a, b: a + b, _FOUND.format(0, 1)),
     "in place": (lambda a, b: a.mul_(b), _FOUND.format(0, 1)),
@@ -72,12 +72,13 @@ def test_mixing_tensors_of_two_devices_raises_the_torch_error(name: str) -> None
 
 
 def _peers(gpu: SurfaceGpu) -> list[tuple[int, int]]:
-    """(source, bytes) of the copies between devices."""
+    """Return (source, bytes) for each copy between devices."""
     return [(device, size_bytes) for _, kind, size_bytes, device, _ in gpu.copies if kind == "p2p"]
 
 
 def test_a_model_split_over_two_devices_trains_with_scaling_and_clipping() -> None:
-    """This covers copies in both directions, gradients on the devices of their weights, and one norm over both devices."""
+    """The model needs copies in both directions. Each gradient is on the device of its weight, and one norm covers both
+    devices."""
     gpu = use(devices=2)
     first, second = nn.Linear(64, 32).to("cuda:0"), nn.Linear(32, 8).to("cuda:1")
     parameters = [*first.parameters(), *second.parameters()]
@@ -100,11 +101,13 @@ def test_a_model_split_over_two_devices_trains_with_scaling_and_clipping() -> No
     scaler.step(optimizer)
     scaler.update()
     assert [parameter.grad.get_device() for parameter in parameters if parameter.grad is not None] == [0, 0, 1, 1]
-    assert {device for launch, device in gpu.launched_ops if "_foreach" in launch.op} == {0, 1}  # each device optimizes its own
+    # Each device updates its own parameters.
+    assert {device for launch, device in gpu.launched_ops if "_foreach" in launch.op} == {0, 1}
 
 
 def test_values_assigned_by_index_must_be_on_the_same_device_or_scalars() -> None:
-    """GIVEN indices on the CPU, which a GPU tensor accepts WHEN values are assigned THEN the texts are those of PyTorch."""
+    """GIVEN a GPU tensor and indices on the CPU WHEN values on the CPU are assigned THEN PyTorch's error is raised unless they
+    are scalars."""
     use()
     x, chosen = torch.zeros(4, device="cuda"), torch.tensor([0, 2])
     x[chosen] = torch.ones(2, device="cuda")

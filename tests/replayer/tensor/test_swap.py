@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Tensors with weak references from C++ are swapped, and the references stay valid."""
+"""Tests that tensors with weak references from C++ can be swapped, and that the references stay valid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from replayer.errors import NotEmulated
 from replayer.tensor import swap
 from tests.replayer.fake_gpu import use
 
-WEAK_REFERENCE: Any = torch._C.__dict__["_WeakTensorRef"]  # which torch tells no types of
+WEAK_REFERENCE: Any = torch._C.__dict__["_WeakTensorRef"]  # PyTorch declares no type for this class
 CPU = [torch.profiler.ProfilerActivity.CPU]
 
 
@@ -37,8 +37,8 @@ def test_weak_references_of_a_tensor_are_counted() -> None:
     ("words", "place"),
     [
         ([[1, 1], [5, 5], [2, 5], [1, 1]], [16, 2]),
-        ([[1, 1], [5, 5], [2, 4], [1, 1]], []),  # not by the three references
-        ([[1, 4], [5, 5], [2, 5], [1, 1]], []),  # two words
+        ([[1, 1], [5, 5], [2, 4], [1, 1]], []),  # the count grows by two, not by three
+        ([[1, 4], [5, 5], [2, 5], [1, 1]], []),  # two words grow by three
         ([[1, 1], [5, 5], [2, 2], [1, 1]], []),
     ],
 )
@@ -56,7 +56,7 @@ def test_swapped_tensors_exchange_values_and_keep_their_references() -> None:
     references = [WEAK_REFERENCE(tensor) for _ in range(2)]
     swap.swap(tensor, other)
     assert tensor.tolist() == [1, 1] and other.tolist() == [0, 0, 0]
-    assert (weak_references(tensor), weak_references(other)) == (0, 2)  # they refer to what has the zeros
+    assert (weak_references(tensor), weak_references(other)) == (0, 2)  # the references still refer to the tensor with zeros
     del other
     assert all(reference.expired() for reference in references)
     del references
@@ -83,7 +83,7 @@ def test_a_profiled_model_moves_to_the_gpu_and_back(running: bool) -> None:
         profile.stop()
     rows = {row.key: row.count for row in profile.key_averages(group_by_input_shape=True)}
     assert rows["aten::linear"] >= 1
-    del profile  # what the profile referred to is freed with it, once
+    del profile  # deleting the profile frees the objects that it referred to
     assert torch.equal(model.weight, before)
 
 
@@ -120,7 +120,7 @@ def test_a_gradient_stays_on_its_device_if_its_parameter_is_moved() -> None:
 
 
 def test_a_parameter_that_moved_away_and_back_still_receives_gradients() -> None:
-    """FSDP with offloaded parameters registers a hook like this one, and moves parameters between the passes."""
+    """FSDP with offloaded parameters registers such a hook, and moves parameters between the passes."""
     use()
     weight, seen = torch.nn.Parameter(torch.ones(2)), []
     weight.data = torch.ones(2, device="cuda")

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Ops on virtual tensors against the same ops computed on the CPU: shapes, strides, dtypes, aliasing and gradients agree."""
+"""Tests that ops on virtual tensors and on the CPU give the same shapes, strides, dtypes, aliasing and gradients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Op = Callable[..., Any]
 
 a, b, v, m3, img = (4, 6), (4, 6), (6,), (2, 4, 6), (2, 4, 8, 8)
 
-# name: (op, shapes of its float arguments)
+# Each name has an op and the shapes of its float arguments.
 OPS: dict[str, tuple[Op, tuple[tuple[int, ...], ...]]] = {
     "add": (lambda x, y: x + y, (a, v)),
     "add scalar": (lambda x: x + 2, (a,)),
@@ -226,7 +226,7 @@ def test_ops_agree_with_the_cpu() -> None:
     use()
     failures = []
     for name, (op, shapes) in OPS.items():
-        for _ in range(2):  # learned, then looked up
+        for _ in range(2):  # the second call uses the cached plan
             try:
                 _compare(name, op, shapes)
             except Exception:
@@ -277,7 +277,7 @@ def test_reductions_have_the_shapes_dtypes_and_strides_of_torch() -> None:
     _reduce()
 
 
-# name: (call on a GPU tensor, error); an NVIDIA H200 with PyTorch 2.11 raised these errors.
+# Each name has a call on a GPU tensor, and the error that an NVIDIA H200 with PyTorch 2.11 raised.
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a text chooses the kernel": (
         lambda x: x.cfloat().scatter_reduce(0, torch.zeros(3, dtype=torch.int64, device="cuda"), x.cfloat(), "mean"),
@@ -329,8 +329,8 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-# name: (call on GPU tensors in float32 and in another dtype, error with float64); PyTorch 2.11 on the simulated device raised
-# these errors.
+# Each name has a call on GPU tensors in float32 and in another dtype, and the error that PyTorch 2.11 raised for float64 on the
+# simulated device.
 MIXED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "binary_cross_entropy": (F.binary_cross_entropy, "Found dtype Double but expected Float"),
     "cross": (torch.linalg.cross, "Found dtype Double but expected Float"),
@@ -359,7 +359,7 @@ def test_two_dtypes_in_one_call_are_rejected(name: str) -> None:
 
 
 def test_the_result_dtype_of_mixed_dtypes_is_that_of_the_cuda_kernel() -> None:
-    """GIVEN losses of float32 predictions and float64 targets WHEN the ops run THEN the results are float32, as on a GPU."""
+    """GIVEN float32 predictions and float64 targets THEN the losses are float32, as on a GPU."""
     use()
     x = torch.ones(3, 3, device="cuda")
     assert F.huber_loss(x, x.double()).dtype == F.soft_margin_loss(x, x.double()).dtype == torch.float32
@@ -368,7 +368,7 @@ def test_the_result_dtype_of_mixed_dtypes_is_that_of_the_cuda_kernel() -> None:
 
 def _csr(matrix: torch.Tensor) -> torch.Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch says that the layout is in beta state.
+        warnings.simplefilter("ignore")  # PyTorch warns that this layout is in beta state.
         return matrix.to_sparse_csr()
 
 
@@ -381,7 +381,7 @@ def test_ops_reject_the_dtypes_that_an_h200_rejects(name: str) -> None:
 
 
 def test_ops_accept_dtypes_for_which_only_cpu_kernels_are_missing() -> None:
-    """GIVEN dtypes that only CPU kernels lack WHEN ops run on the virtual GPU THEN they return the dtypes of a GPU."""
+    """The results have the dtypes that they have on a GPU."""
     use()
     words = torch.ones(2, 2, device="cuda").to(torch.uint16)
     index = torch.zeros(2, 2, dtype=torch.int64, device="cuda")
@@ -428,7 +428,7 @@ def test_wrong_devices_and_shapes_raise_the_errors_of_cuda() -> None:
         torch.sparse_csc_tensor(offsets.cuda(), columns, x, (3, 3))
     with pytest.raises(RuntimeError, match=r"Expected result and input tensors .* on cuda:0 and input on cpu"):
         torch.linalg.vecdot(x, x, out=torch.tensor(0.0))
-    assert (x + torch.tensor(2.0)).shape == (3,)  # a scalar of the host is legal
+    assert (x + torch.tensor(2.0)).shape == (3,)  # a scalar on the host is allowed
 
 
 def test_data_dependent_shapes_raise_an_error_with_constant_values() -> None:
@@ -457,8 +457,8 @@ def test_small_ops_without_a_shape_rule_get_their_shapes_from_the_cpu() -> None:
 
 
 def test_foreach_ops_increment_version_counters_as_on_cuda() -> None:
-    """On the simulated device, an optimizer step between two backward passes is an error, but a step of a fused optimizer is
-    not."""
+    """On the simulated device, a plain optimizer step between two backward passes raises an error, but a fused optimizer's step
+    does not."""
     use()
     weight = torch.ones(2, device="cuda")
     calls: list[tuple[Callable[[], object], int]] = [
@@ -556,7 +556,7 @@ def test_the_repr_of_a_virtual_tensor_is_that_of_a_cuda_tensor() -> None:
     assert repr(nn.Parameter(torch.zeros(1, device="cuda"))) == (
         "Parameter containing:\ntensor([0.], device='cuda:0', requires_grad=True)"
     )
-    row = "1., " * 11 + "1."  # the device does not fit into a line of 80 characters
+    row = "1., " * 11 + "1."  # with the device, this line would have more than 80 characters
     assert repr(torch.ones(2, 12, device="cuda").half().long() * 1.0) == (
         f"tensor([[{row}],\n        [{row}]], device='cuda:0')"
     )
@@ -585,7 +585,7 @@ def test_views_share_memory_with_the_correct_addresses() -> None:
 
 
 def test_a_custom_op_that_returns_its_argument_counts_as_a_kernel_launch() -> None:
-    """GIVEN two ops that return their argument THEN the op whose schema declares it does not launch, and the other op does."""
+    """An op launches no kernel only if its schema declares that it returns its argument."""
     gpu = use()
     library = torch.library.Library("unannounced", "DEF")
     library.define("fill_up(Tensor[] parts, Tensor whole) -> Tensor")
@@ -604,7 +604,7 @@ def test_assigning_one_element_and_copying_a_storage_wait_for_the_gpu() -> None:
     with pytest.warns(UserWarning, match="prototype feature"):
         torch.cuda.set_sync_debug_mode("error")
     try:
-        x[1:3] = 2.0  # a kernel fills a slice
+        x[1:3] = 2.0  # a kernel fills this slice
         with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
             x[0] = 1.0
         with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
@@ -715,7 +715,7 @@ def test_from_dlpack_makes_a_view_of_a_virtual_tensor() -> None:
 
 
 def test_segments_are_given_by_lengths_or_by_offsets() -> None:
-    """Along the last of two dimensions, 2 lengths or 3 offsets make 2 segments."""
+    """Two segments along the last dimension are given by two lengths or by three offsets."""
     use()
     data, ends = torch.ones(4, 5, 6, device="cuda"), torch.tensor([[0, 2, 5]] * 4, device="cuda")
     assert torch.segment_reduce(data, "sum", lengths=ends[:, 1:] - ends[:, :-1], axis=1).shape == (4, 2, 6)
@@ -742,7 +742,7 @@ def _calls_with_shape_rules(device: str) -> list[Callable[[], Any]]:
         *[partial(recurrent, *how) for how in itertools.product(layers, (True, False), (True, False))],
         lambda: [F.ctc_loss(scores, f(2, 3).long(), lengths, lengths, reduction=how) for how in ("none", "mean")],
         lambda: torch._ctc_loss(scores, f(2, 3).long(), [5, 5], [3, 2]),
-        lambda: torch._ctc_loss(scores, i(1, 2, 3, 1, 2), [5, 5], [3, 2])[0],  # one row of all targets
+        lambda: torch._ctc_loss(scores, i(1, 2, 3, 1, 2), [5, 5], [3, 2])[0],  # all targets are in one row
         lambda: [F.multi_margin_loss(f(5, 4), i(0, 1, 2, 3, 0), reduction=how) for how in ("none", "sum")],
         lambda: [F.multilabel_margin_loss(f(2, 3), f(2, 3).long(), reduction=how) for how in ("none", "mean")],
         lambda: torch._foreach_addcmul([f(2), f(3)], [f(2), f(3)], [f(2), f(3)], torch.ones(2, device="cpu")),
@@ -760,7 +760,7 @@ def _calls_with_shape_rules(device: str) -> list[Callable[[], Any]]:
 
 def test_results_have_the_shapes_and_dtypes_that_torch_gives_them() -> None:
     use()
-    warnings.simplefilter("ignore")  # oneDNN has no projections
+    warnings.simplefilter("ignore")  # PyTorch warns that oneDNN has no projections
     for call, of_cpu in zip(_calls_with_shape_rules("cuda"), _calls_with_shape_rules("cpu"), strict=True):
         found, expected = ([(part.shape, part.dtype) for part in tensors_of(made())] for made in (call, of_cpu))
         assert found == expected and expected

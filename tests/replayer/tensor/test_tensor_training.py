@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Training with virtual tensors: modules, optimizers, autograd's corners, autocast, gradient scaling, and exact memory."""
+"""Tests training with virtual tensors: modules, optimizers, rare features of autograd, autocast, gradient scaling, and exact
+memory."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 class _First(nn.Module):
-    """Return the first result of a module that gets the same input `times` times."""
+    """Calls a module `times` times with the same input, and returns the first result."""
 
     def __init__(self, module: nn.Module, times: int = 1) -> None:
         super().__init__()
@@ -151,7 +152,7 @@ def test_parameters_stay_the_same_objects_when_a_module_moves() -> None:
 
 
 def test_a_state_dict_can_be_loaded_while_an_autograd_graph_exists() -> None:
-    """If the tensors were swapped here, their gradients would fail (see swap.py)."""
+    """If loading swapped the tensors, the backward pass would fail (see swap.py)."""
     use()
     model = nn.Linear(4, 4).cuda()
     best = copy.deepcopy(model.state_dict())
@@ -165,7 +166,7 @@ def test_rarely_used_features_of_autograd_work() -> None:
     use()
     x = torch.rand(4, 4, device="cuda", requires_grad=True)
     (first,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
-    first.sum().backward()  # twice differentiated
+    first.sum().backward()  # this is a second derivative
     assert x.grad is not None
     seen: list[torch.Size] = []
     handle = x.register_hook(lambda grad: seen.append(grad.shape))
@@ -199,7 +200,7 @@ def test_rarely_used_features_of_autograd_work() -> None:
 
 
 def test_the_memory_peak_of_an_mlp_is_exact() -> None:
-    """The live bytes after forward and backward follow the formula: only what autograd saves."""
+    """After each pass, exactly the tensors are allocated that autograd or the script still needs."""
     gpu = use()
     layers, width, batch = 4, 64, 32
     model = nn.Sequential(*[layer for _ in range(layers) for layer in (nn.Linear(width, width), nn.ReLU())]).cuda()
@@ -208,7 +209,8 @@ def test_the_memory_peak_of_an_mlp_is_exact() -> None:
     rows = batch * width * 4
     assert gpu.live_bytes() == parameters + rows
     out = model(x)
-    # Each linear saves its input, each relu its output, which is the next input; a linear's own output is dropped.
+    # Each linear layer saves its input. Each relu saves its output, which is the next layer's input. Outputs of linear layers
+    # are freed.
     assert gpu.live_bytes() == parameters + rows + layers * rows
     loss = out.sum()
     assert gpu.live_bytes() == parameters + rows + layers * rows + 4
@@ -240,7 +242,7 @@ def test_autocast_casts_as_cuda_does() -> None:
         gpu.launched_ops.clear()
         model[0](x)
         casts = gpu.launched.count("copy_")
-        assert casts == 1  # the input; the weight's cast is cached
+        assert casts == 1  # only the input is cast, because the cast of the weight is cached
         assert (hidden @ hidden.t()).dtype == torch.bfloat16
         assert hidden.sum().dtype == hidden.softmax(-1).dtype == torch.float32
         assert F.mse_loss(hidden, hidden).dtype == torch.float32
@@ -255,7 +257,7 @@ def test_autocast_casts_as_cuda_does() -> None:
     with torch.autocast("cuda", dtype=torch.bfloat16):
         model[0](x)
         assert gpu.live_bytes() > live
-    assert gpu.live_bytes() == live  # the cached casts are gone
+    assert gpu.live_bytes() == live  # the cached casts have been freed
 
 
 def test_gradient_scaling_finds_no_infinities() -> None:
@@ -297,14 +299,15 @@ def test_attention_launches_the_kernel_that_cuda_selects() -> None:
 
 
 def test_errors_in_a_backward_pass_are_raised_in_the_script() -> None:
-    """Such errors must not end the process."""
+    """An error in autograd's thread must not end the process."""
     gpu = use()
-    x = torch.empty(1 << 30, device="cuda", requires_grad=True)  # 4 of 16 GiB
+    x = torch.empty(1 << 30, device="cuda", requires_grad=True)  # this tensor takes 4 of 16 GiB
     for _ in range(2):
-        loss = (x * x).exp().sum()  # 12 GiB, and backward needs 8 more
+        loss = (x * x).exp().sum()  # the forward pass takes 12 GiB, and the backward pass needs 8 GiB more
         with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory") as raised:
             loss.backward()
-        assert gpu.live_bytes() == (4 << 30) + 8  # `x`, `loss` and its gradient; the error keeps no large tensor alive
+        # Only `x`, `loss` and its gradient are left, so the error keeps no large tensor alive.
+        assert gpu.live_bytes() == (4 << 30) + 8
         del loss, raised
         assert x.grad is None and gpu.live_bytes() == 4 << 30
     small = torch.rand(4, device="cuda", requires_grad=True)
@@ -323,7 +326,7 @@ def test_record_stream_marks_the_block_as_used_by_the_stream() -> None:
     use()
     side: Any = torch.cuda.Stream()
     x: Any = torch.empty(1 << 20, device="cuda")
-    assert x.data_ptr() != 0  # worked out by now
+    assert x.data_ptr() != 0  # the address is known at this point
     x.record_stream(side)
     x.allocation.block.allocator.flush()
     assert list(x.allocation.block.block.users) == [side.virtual.number]
