@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls
-"""gc.collect finds the objects that a script drops, also objects that existed when the virtual GPU became steady. Runs in the
-warm interpreter."""
+"""Tests that gc.collect finds the objects that a script drops, even if they existed when the virtual GPU became steady. Each
+test runs in a fork of an interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.replayer.recordings import FakeClock, Log, phase_recording
 
 
 def trained() -> Any:
-    """Return a model in a reference cycle, after the steps in which the virtual GPU becomes steady."""
+    """Return a model in a reference cycle, after enough steps for the virtual GPU to become steady."""
     model: Any = torch.nn.Linear(512, 512).cuda()
     model.__dict__["itself"] = model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -34,7 +34,7 @@ def start() -> None:
     state.start(lambda: gpu)
 
 
-def test_memory_of_a_model_in_a_cycle_is_free_after_a_collection() -> None:
+def test_memory_of_a_model_in_a_reference_cycle_is_free_after_a_collection() -> None:
     gc.unfreeze()
     start()
     model = trained()
@@ -42,13 +42,13 @@ def test_memory_of_a_model_in_a_cycle_is_free_after_a_collection() -> None:
     del model
     assert gc.collect() > 0
     assert torch.cuda.memory_allocated() == 0
-    assert gc.get_freeze_count()  # of what is left
+    assert gc.get_freeze_count()  # the remaining objects are still frozen
     gc.unfreeze()
 
 
 @pytest.mark.parametrize("is_frozen_by", ["the script", "the first of several ranks"])
-def test_objects_that_the_script_or_another_rank_froze_stay_frozen(is_frozen_by: str) -> None:
-    """Objects of several ranks are shared until one of the ranks unfreezes them."""
+def test_objects_that_the_script_or_another_rank_has_frozen_stay_frozen(is_frozen_by: str) -> None:
+    """Frozen objects of several ranks share memory until one of the ranks unfreezes them."""
     gc.unfreeze()
     start()
     if is_frozen_by == "the script":
@@ -66,8 +66,8 @@ def test_objects_that_the_script_or_another_rank_froze_stay_frozen(is_frozen_by:
         gc.unfreeze()
 
 
-def test_the_collection_of_a_replay_runs_in_the_first_step() -> None:
-    """Medians leave out the first step, so a collection in a later step would look like a slow step."""
+def test_the_garbage_collection_of_a_replay_runs_in_the_first_step() -> None:
+    """Medians leave out the first step. A collection in a later step would look like a slow step."""
     gc.unfreeze()
     start()
     ended: list[int] = []

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""How `trace stalls` measures loading, and loaders that repeat their first batch. Runs in a fork of the warm interpreter."""
+"""Tests how `trace stalls` measures data loading, and loaders that repeat their first batch. Each test runs in a fork of an
+interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class Storage:
 
 
 class Files(Dataset[torch.Tensor]):
-    """A data set whose samples are files. The function `how` reads a file."""
+    """A data set whose samples are files. The function `how` reads one file."""
 
     def __init__(self, folder: Path, how: Any) -> None:
         self.files, self.how = sorted(folder.glob("*.bin")), how
@@ -58,7 +59,7 @@ class Files(Dataset[torch.Tensor]):
 
 
 def data_folder() -> Path:
-    """Six files of 20 000 bytes; fixtures do not reach the warm interpreter."""
+    """Create a folder with six files of 20 000 bytes. Pytest's fixtures are not available in the forked interpreter."""
     made = Path(tempfile.mkdtemp())
     for number in range(6):
         (made / f"{number}.bin").write_bytes(bytes(20_000))
@@ -66,7 +67,7 @@ def data_folder() -> Path:
 
 
 def header_then_all(path: Path) -> bytes:
-    """Read a file as PIL and zipfile do: first the beginning, then the whole file."""
+    """Read the beginning of a file, and then the whole file, as PIL and zipfile do."""
     with open(path, "rb") as file:
         file.read(16)
         file.seek(0)
@@ -148,8 +149,8 @@ def test_the_time_to_pin_a_batch_is_measured_once() -> None:
     assert storage.loading.pinned == 3 and storage.loading.pin_ns > 0
 
 
-def test_the_computing_time_of_fetching_and_pinning_is_the_difference_of_the_threads_clock() -> None:
-    """GIVEN a clock of the thread that is 700 ns later at each look."""
+def test_the_time_for_fetching_and_pinning_is_measured_with_the_clock_of_the_thread() -> None:
+    """GIVEN a thread clock that advances by 700 ns at each reading THEN fetching and pinning each take 700 ns."""
     use()
     storage: Any = Storage()
     measured_loading.install(torch, storage)
@@ -206,11 +207,12 @@ def test_training_and_evaluation_loaders_are_distinguished() -> None:
                     assert len(list(test)) == 3
         client.close()
     evaluating = {one.evaluates for one in server.loadings if one.evaluates}
-    assert len(evaluating) == 2  # a worker in each epoch
+    assert len(evaluating) == 2  # each epoch has one worker that evaluates
     tested = [one for one in server.loadings if one.batches and (one.evaluation or one.process in evaluating)]
     assert len(tested) == 12 and {one.samples for one in tested} == {2}
     assert [one.samples for one in server.loadings if one.batches and one not in tested] == [1] * 24
-    assert sum(one.script_batches for one in server.loadings) == 10  # each epoch's first batch has none before it
+    # The first batch of each epoch is not counted, because no batch is before it.
+    assert sum(one.script_batches for one in server.loadings) == 10
 
 
 def test_a_loader_repeats_its_first_batch_for_every_batch() -> None:
@@ -227,7 +229,7 @@ def test_a_loader_repeats_its_first_batch_for_every_batch() -> None:
         batches = iter(loader)
         assert len(batches) == 3
         assert [batch.tolist() for batch in batches] == [[0, 1]] * 3
-    assert read == ["0.bin", "1.bin"]  # in the first epoch only
+    assert read == ["0.bin", "1.bin"]  # these files are read only in the first epoch
 
 
 class Stream(IterableDataset[dict[str, Any]]):

@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls
-"""Calls of outermost modules, with and without gradients, are reported, and modules work as usual. Runs in the warm
-interpreter."""
+"""Tests that calls of outermost modules are reported, with and without gradients, and that modules work as usual. Each test
+runs in a fork of an interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_scripted_traced_and_symbolically_traced_modules_work_and_are_reported()
     gpu = _started()
     model, x = Twice().eval(), torch.ones(2, 4)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`torch.jit")  # is deprecated
+        warnings.filterwarnings("ignore", "`torch.jit")  # PyTorch warns that torch.jit is deprecated
         made: list[Any] = [torch.jit.script(model), torch.jit.trace(model, x)]
     made.append(torch.fx.symbolic_trace(model))
     for other in made:
@@ -138,6 +138,6 @@ def test_module_calls_repeated_by_checkpointing_are_reported(reentrant: bool) ->
     x = torch.ones(2, 4, device="cuda", requires_grad=True)
     gpu.phases.clear()
     checkpoint(model, x, use_reentrant=reentrant).sum().backward()
-    # THEN the tracker, which knows that backward is under way, leaves the second one out
+    # THEN both calls are reported, and the tracker ignores the second call, because the backward pass is running
     assert [module for module, _ in gpu.modules] == [id(model)] * 2
     assert gpu.phases == ["+backward", "-backward"]

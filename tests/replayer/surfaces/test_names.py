@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls
-"""Every public name of torch.cuda and its modules is emulated, ignored with a reason, rejected, or works without emulation.
+"""Tests that each public name of torch.cuda and its modules is emulated, ignored for a reason, rejected, or works as it is.
 
-If a new PyTorch release adds a name, the first test fails until a developer assigns the name to one of these groups. Runs in
-the warm interpreter, see warm.py.
+If a new PyTorch release adds a name, the first test fails until a developer assigns the name to one of these groups. Each test
+runs in a fork of an interpreter that has imported torch (warm.py).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tests.replayer.fake_gpu import use
 
 MODULES = "amp comm gds graphs green_contexts jiterator memory nccl nvtx profiler random sparse streams tunable".split()
 
-# Of torch.cuda.graphs, in newer releases.
+# Newer releases have these functions in torch.cuda.graphs.
 HOOKS = [
     f"register_graph_{when}_hook"
     for when in ("capture_start", "capture_end", "instantiate", "replay_start", "replay_end", "destroy")
 ]
 
-x: Any = None  # a tensor on the device, made by the tests
+x: Any = None  # each test stores a tensor on the device here
 
 
 def _calls() -> dict[str, Callable[[], object]]:
-    """Contains, by name, a harmless call of each function that scripts may call. No call may reach a CUDA driver."""
+    """Return a harmless call for each function that scripts may call, by name. No call may reach a CUDA driver."""
     cuda: Any = torch.cuda
     memory, nvtx, random, comm = cuda.memory, cuda.nvtx, cuda.random, cuda.comm
     return {
@@ -100,7 +100,7 @@ def _capture_nothing() -> None:
         pass
 
 
-# Classes that a script constructs. Classes whose objects the functions above create are left out.
+# These are the classes that a script constructs. Classes of objects that the functions above create are left out.
 CONSTRUCTED: dict[str, Callable[[], object]] = {
     "Stream": lambda: torch.cuda.Stream(),
     "ExternalStream": lambda: torch.cuda.ExternalStream(1),
@@ -119,10 +119,10 @@ CONSTRUCTED: dict[str, Callable[[], object]] = {
     "autocast": lambda: torch.autocast("cuda"),
 }
 
-# Names in torch's Python code that are not functions: a type for annotations, and names that only ROCm builds have.
+# These names in torch's Python code are not functions: one is a type for annotations, and one exists only in ROCm builds.
 NOT_FUNCTIONS = {"_cuda_CUDAAllocator", "_cuda_getHipblasltVersion"}
 
-# Classes that do nothing on a device: storages of tensors, errors, enumerations.
+# Classes with these names do nothing on a device: storages of tensors, errors and enumerations.
 PLAIN = re.compile(r".*(Storage|Error|Status)$")
 TENSORS = re.compile(r".*Tensor$")
 
@@ -141,7 +141,7 @@ def _own(module: types.ModuleType) -> dict[str, Any]:
 
 
 def _attempt(call: Callable[[], object]) -> None:
-    """A call must work or raise NotEmulated. Any other error fails the test."""
+    """Make a call that must work or raise NotEmulated. Any other error fails the test."""
     try:
         call()
     except NotEmulated as refused:
@@ -162,7 +162,7 @@ def test_every_public_name_of_torch_cuda_works_or_raises_not_emulated(module: st
         call = CONSTRUCTED.get(name) or calls.get(f"{module}.{name}") or calls.get(name) or value
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # deprecated names work too
+                warnings.simplefilter("ignore")  # deprecated names also have to work
                 _attempt(call)
         except Exception as error:
             undecided.append(f"{name}: {type(error).__name__}: {error}")
@@ -183,12 +183,12 @@ def test_not_emulated_errors_name_the_call_and_give_advice() -> None:
     assert _refusal(torch.cuda.tunable.enable).startswith("torch.cuda.tunable.enable is not emulated")
     assert _refusal(lambda: torch.cuda.nccl.unique_id()).startswith("torch.cuda.nccl.unique_id is not emulated")
     assert _refusal(lambda: torch.cuda.CUDAGraph().debug_dump("")).startswith("torch.cuda.CUDAGraph.debug_dump is not emulated")
-    if hasattr(torch.accelerator, "Graph"):  # since PyTorch 2.12
+    if hasattr(torch.accelerator, "Graph"):  # this class exists since PyTorch 2.12
         assert _refusal(lambda: torch.accelerator.Graph()).startswith("torch.accelerator.Graph is not emulated")
 
 
 def test_every_cuda_c_function_that_torch_calls_is_replaced() -> None:
-    """This also holds in a CUDA build, in which these functions exist and would start a driver."""
+    """In a CUDA build, an original function would start the driver."""
     sources = Path(torch.__file__).parent
     asked = {
         name
@@ -203,7 +203,7 @@ def test_every_cuda_c_function_that_torch_calls_is_replaced() -> None:
 
 
 def test_no_torch_module_keeps_an_original_cuda_c_function() -> None:
-    warnings.simplefilter("ignore")  # some modules warn when they are looked at
+    warnings.simplefilter("ignore")  # some modules give warnings when their attributes are read
     kept = [
         f"{module.__name__}.{name}"
         for module in list(sys.modules.values())

@@ -1,4 +1,4 @@
-"""The nvidia-smi that a replayed script's subprocesses find."""
+"""Tests the nvidia-smi command that subprocesses of a replayed script find."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def test_a_subprocess_finds_the_virtual_gpu_and_its_memory() -> None:
         assert done.stdout == "Tesla V100-SXM2-16GB, 16384, 64, 7.0\n"
         del held
         torch.cuda.empty_cache()
-        assert os.system(f"{QUERY} > {folder}/out") == 0  # asked again, it tells today's figures
+        assert os.system(f"{QUERY} > {folder}/out") == 0  # a second query shows the current memory
         assert Path(folder, "out").read_text() == "Tesla V100-SXM2-16GB, 16384, 0, 7.0\n"
 
 
 @pytest.mark.parametrize("has_used_cuda", [True, False])
 def test_a_shell_script_can_call_nvidia_smi_after_the_first_gpu_use(has_used_cuda: bool) -> None:
-    """GIVEN a shell script whose name does not show that it calls nvidia-smi."""
+    """The name of the shell script does not show that it calls nvidia-smi."""
     use()
     if has_used_cuda:
         torch.empty(1, device="cuda")

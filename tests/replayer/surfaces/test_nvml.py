@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""What NVML says of the virtual GPU. Runs in the warm interpreter, see warm.py."""
+"""Tests what NVML reports about the virtual GPU. Each test runs in a fork of an interpreter that has imported torch
+(warm.py)."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_gpu_utilization_is_the_busy_share_since_the_last_query() -> None:
     rates = pynvml.nvmlDeviceGetUtilizationRates(pynvml.nvmlDeviceGetHandleByIndex(0))
     assert (rates.gpu, rates.memory) == (25, 25)
     gpu.now_ns += 1_000
-    assert torch.cuda.utilization() == 25  # too soon for another sample
+    assert torch.cuda.utilization() == 25  # the last sample is too recent for a new one
 
 
 def test_a_process_is_listed_once_it_has_initialised_cuda() -> None:

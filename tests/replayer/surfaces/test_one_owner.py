@@ -1,4 +1,4 @@
-"""Each name of torch is replaced by one surface only. In a fresh interpreter."""
+"""Tests that only one surface replaces each name of torch. The test runs in a new interpreter."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""torch.accelerator, torch.backends, torch.compile, profilers, comm, tensor types. Runs in the warm interpreter."""
+"""Tests torch.accelerator, torch.backends, torch.compile, profilers and legacy tensor types on the virtual GPU. Each test runs
+in a fork of an interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from tests.replayer.fake_gpu import GIB, use
 from traces.model.machine import Machine
 from traces.script.patching import temporarily_set
 
-CUDA_OF_BUILD = runpy.run_path(str(torch.version.__file__))["cuda"]  # what the patched module no longer says
-cuda: Any = torch.cuda  # torch has no types for much of this
+CUDA_OF_BUILD = runpy.run_path(str(torch.version.__file__))["cuda"]  # the patched module no longer has this value
+cuda: Any = torch.cuda  # torch declares no types for many of these functions
 
 # --- torch.accelerator
 
@@ -80,7 +81,7 @@ def test_a_device_can_be_given_by_number_or_by_name() -> None:
     with torch.autocast(by_number.type):
         assert torch.is_autocast_enabled() and torch.is_autocast_enabled("cuda")
     assert not [name for name in dir(torch.Tensor) if "privateuse" in name.lower()]
-    assert torch._C._get_privateuse1_backend_name() == "privateuseone"  # PyTorch's own tests run once per device
+    assert torch._C._get_privateuse1_backend_name() == "privateuseone"  # PyTorch's own tests run once for each device type
 
 
 # --- torch.backends
@@ -97,7 +98,7 @@ def test_a_replay_reports_the_recorded_library_versions() -> None:
 def test_unrecorded_library_versions_come_from_the_torch_build_or_a_default() -> None:
     gpu = use()
     gpu.machine = Machine()
-    assert torch.version.cuda == (CUDA_OF_BUILD or "12.4")  # None would mean that there is no GPU
+    assert torch.version.cuda == (CUDA_OF_BUILD or "12.4")  # scripts would take None to mean that there is no GPU
     assert CUDA_OF_BUILD or torch.backends.cudnn.version() == 90100
     assert CUDA_OF_BUILD or torch._C._cuda_getCompiledVersion() == 12040
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
@@ -132,8 +133,8 @@ def test_the_cufft_plan_cache_keeps_its_limit_and_stays_empty() -> None:
 
 
 def test_compiled_modules_and_functions_are_traced_by_dynamo() -> None:
-    """GIVEN a compiled module and a compiled function WHEN both run THEN Dynamo has traced two graphs, and names and results
-    are those of compiled modules."""
+    """GIVEN a compiled module and a compiled function WHEN both run THEN Dynamo traces two graphs. The module has the usual
+    names."""
     from torch._dynamo.utils import counters
 
     use()
@@ -153,8 +154,8 @@ def test_compiled_modules_and_functions_are_traced_by_dynamo() -> None:
 
 
 def test_a_region_that_cannot_be_traced_runs_eagerly_and_is_reported() -> None:
-    """GIVEN an AOTAutograd that fails WHEN compiled code runs THEN the code runs eagerly, and the replay's notes and one line
-    on stderr name the region."""
+    """GIVEN an AOTAutograd that fails WHEN compiled code runs THEN it runs eagerly. The replay notes the region and prints its
+    name."""
     from traces.compiled.compiled_code import compiled_code
 
     use()
@@ -170,14 +171,14 @@ def test_a_region_that_cannot_be_traced_runs_eagerly_and_is_reported() -> None:
         assert compiled(torch.ones(2, device="cuda")).shape == (2,)
     told = compiled_code()
     assert told is not None and (told.regions, told.graph_breaks) == (1, 0)
-    assert "graph_break" not in torch._dynamo.utils.counters  # a script's own counters are those of PyTorch
+    assert "graph_break" not in torch._dynamo.utils.counters  # the script sees PyTorch's own counters
     assert [(one.region, one.reason) for one in told.eager] == [("0/0", "AssertionError: no trace")]
     assert "compiled region 0/0 cannot be traced and runs eagerly" in said.getvalue()
 
 
 def test_a_function_that_dynamo_skips_is_reported_with_the_reason() -> None:
-    """GIVEN a graph break in a loop, at which Dynamo runs the whole function eagerly THEN the function and the reason are
-    noted, but a function that raises with fullgraph=True is not."""
+    """Dynamo runs a function eagerly if a loop in it has a graph break. This is noted, except if fullgraph=True makes the call
+    fail."""
     from traces.compiled.compiled_code import compiled_code
 
     use()
@@ -216,7 +217,7 @@ def test_the_profiler_of_the_script_sees_host_ops_and_waits_for_the_device(activ
     with profile(activities=asked or None, record_shapes=True) as profiled:
         x.sum().backward()
     assert "aten::sum" in {event.key for event in profiled.key_averages()}
-    assert gpu.now_ns == 1000  # a profile without a choice sees what there is: the device too
+    assert gpu.now_ns == 1000  # without a list of activities, a profile also includes the device
 
 
 def test_a_scheduled_profiler_calls_its_trace_handler() -> None:
@@ -245,7 +246,7 @@ def test_the_old_profiler_api_is_accepted() -> None:
         x + x
 
 
-# --- torch.cuda.FloatTensor and its kin
+# --- torch.cuda.FloatTensor and similar types
 
 
 def test_legacy_tensor_types_create_and_convert_device_tensors() -> None:
@@ -264,7 +265,8 @@ def test_legacy_tensor_types_create_and_convert_device_tensors() -> None:
     assert isinstance(made, cuda.FloatTensor) and not isinstance(made, cuda.HalfTensor)
     assert not isinstance(torch.ones(1), cuda.FloatTensor)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # typed storages are deprecated, checks of sparse indices are off
+        # PyTorch warns that typed storages are deprecated, and that sparse indices are not checked.
+        warnings.simplefilter("ignore")
         sparse: Any = cuda.sparse.FloatTensor(torch.zeros(2, 1, dtype=torch.int64), torch.ones(1), torch.Size([2, 3]))
         assert sparse.is_sparse and sparse.type() == "torch.cuda.sparse.FloatTensor"
         assert cuda.sparse.HalfTensor(2, 3)._nnz() == 0
@@ -280,7 +282,7 @@ def test_legacy_constructors_accept_only_tensors_of_their_type() -> None:
     here: Any = torch.ones(2, device="cuda")
     expected = r"expected TensorOptions\(dtype=float, device=cuda, .* \(got TensorOptions\(dtype="
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # these constructors are no longer recommended
+        warnings.simplefilter("ignore")  # PyTorch warns that these constructors are no longer recommended
         made: Any = cuda.FloatTensor(here)
         assert made.data_ptr() == here.data_ptr()
         for wrong, text in ((torch.ones(2), "float, device=cpu"), (here.double(), "double, device=cuda:0")):
@@ -295,7 +297,7 @@ def test_legacy_constructors_accept_only_tensors_of_their_type() -> None:
 def test_the_default_tensor_type_can_be_a_cuda_type() -> None:
     use()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is deprecated
+        warnings.simplefilter("ignore")  # PyTorch warns that the function is deprecated
         torch.set_default_tensor_type("torch.cuda.HalfTensor")
         assert torch.ones(2).is_cuda and torch.ones(2).dtype == torch.float16
         for made, shape in ((torch.Tensor([1.0, 2.0]), [2]), (torch.Tensor(3, 4), [3, 4]), (torch.Tensor(), [0])):
@@ -315,7 +317,7 @@ def test_an_error_while_tracing_shows_cuda_tensor_types() -> None:
     use()
     weight = torch.ones(3, device="cuda", requires_grad=True)
     with warnings.catch_warnings(), pytest.raises(RuntimeError, match=r"\[ CUDAFloatType\{3\} \]"):
-        warnings.simplefilter("ignore")  # torch.jit is deprecated
+        warnings.simplefilter("ignore")  # PyTorch warns that torch.jit is deprecated
         torch.jit.trace(lambda x: x * weight, (torch.ones(3, device="cuda"),))
 
 
@@ -325,6 +327,6 @@ def test_compiling_ahead_of_time_raises_an_error_that_names_the_call() -> None:
     with pytest.raises(NotEmulated, match=r"^torch\._inductor\.aot_compile is not emulated"):
         inductor.aot_compile(None, ())
     compiled = torch.compile(lambda x: x + 1, fullgraph=True)
-    if hasattr(compiled, "aot_compile"):  # since PyTorch 2.9
+    if hasattr(compiled, "aot_compile"):  # this method exists since PyTorch 2.9
         with pytest.raises(NotEmulated, match=r"^torch\.compile\(\.\.\.\)\.aot_compile is not emulated"):
             compiled.aot_compile(((torch.ones(3, device="cuda"),), {}))

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Phases of the script: backward, optimizer, zero_grad, loader, and the end of a step. Runs in the warm interpreter."""
+"""Tests the phases of a script (backward, optimizer, zero_grad, loader) and the end of each step. Each test runs in a fork of
+an interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -53,9 +54,9 @@ def test_the_first_op_recorded_by_autograd_after_a_backward_pass_is_reported() -
     weight = torch.ones(4, device="cuda", requires_grad=True)
     loss = (weight * 2).sum()
     loss.backward(retain_graph=True)
-    loss.backward()  # nothing was recorded since
+    loss.backward()  # autograd has recorded no op since the last backward pass
     (weight * 3).sum().backward()
-    model(x).sum().backward()  # the module's call has been reported
+    model(x).sum().backward()  # the module call is reported instead of its first op
     assert gpu.phases == BACKWARD * 2 + ["recorded"] + BACKWARD * 2
     gpu.phases.clear()
     (gradient,) = torch.autograd.grad((weight * weight).sum(), [weight], create_graph=True)
@@ -64,7 +65,7 @@ def test_the_first_op_recorded_by_autograd_after_a_backward_pass_is_reported() -
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_a_backward_pass_inside_another_one_is_the_same_phase(reentrant: bool) -> None:
+def test_a_backward_pass_inside_another_one_belongs_to_its_phase(reentrant: bool) -> None:
     gpu = use()
     model, x = _model(gpu)
     checkpoint(model, x.requires_grad_(), use_reentrant=reentrant).sum().backward()
@@ -143,7 +144,7 @@ def test_a_failed_optimizer_step_ends_its_phase_but_no_training_step() -> None:
 
     with pytest.raises(ValueError, match="no batch"):
         optimizer.step(closure)
-    assert gpu.phases == [*OPTIMIZER, *OPTIMIZER]  # before and after the closure
+    assert gpu.phases == [*OPTIMIZER, *OPTIMIZER]  # one optimizer phase is before the closure, and one after it
 
 
 @pytest.mark.parametrize("by_name", [True, False])
@@ -170,7 +171,7 @@ def test_step_hooks_and_schedulers_of_the_script_still_run() -> None:
     optimizer.register_step_post_hook(lambda *_: called.append("post"))
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     optimizer.step()
-    scheduler.step()  # warns, which is an error here, if it does not see that step was called
+    scheduler.step()  # the scheduler warns if `step` was not called, and in tests warnings are errors
     assert called == ["post"]
 
 
@@ -193,7 +194,8 @@ def test_gradient_clipping_uses_foreach_kernels() -> None:
 
 
 class _Asking(Dataset[int]):
-    """Each item is 1 if its process has initialized CUDA, or else 0. An item also computes a gradient on the host."""
+    """A data set whose items are 1 if their process has initialized CUDA, and otherwise 0. Each item also computes a gradient
+    on the host."""
 
     def __len__(self) -> int:
         return 2
@@ -205,7 +207,7 @@ class _Asking(Dataset[int]):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_every_wait_for_a_batch_is_the_loader_phase(workers: int) -> None:
+def test_every_wait_for_a_batch_belongs_to_the_loader_phase(workers: int) -> None:
     gpu = use()
     torch.cuda.init()
     loader = DataLoader(TensorDataset(torch.arange(4)), batch_size=2, num_workers=workers)

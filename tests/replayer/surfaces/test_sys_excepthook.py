@@ -1,4 +1,4 @@
-"""The message after an error of a package that asks for NVIDIA's driver."""
+"""Tests the message that is printed if a package fails because it needs NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from traces.script.configuration import FAILURE
 
 
 def _said_after(path: str, text: str, raising: str = "RuntimeError({!r})") -> str:
-    """Return the message that is printed after an error from this file."""
+    """Return the message that is printed after an error in the given file."""
     before, sys.excepthook = sys.excepthook, lambda *error: None
     said = io.StringIO()
     try:
@@ -40,7 +40,7 @@ def test_the_message_names_the_package_that_needs_the_driver() -> None:
     assert "apex asked for" in _said_after("/x/site-packages/apex/amp.py", "libc10_cuda.so: cannot open shared object file")
     in_extension = _said_after("/home/me/train.py", "x must be a CUDA tensor")
     assert in_extension.startswith("trace: a C++ or CUDA extension asked for NVIDIA's driver")
-    # an error that the replay raises as PyTorch would
+    # The replay raises this error itself, as PyTorch would.
     own = str(Path(sys_excepthook.__file__).parents[1] / "distributed" / "reductions.py")
     assert _said_after(own, "Tensors must be CUDA and dense") == ""
 
@@ -57,15 +57,15 @@ more of it
 """
 
 
-def test_a_quoted_error_is_judged_without_the_lines_of_code_of_its_traceback() -> None:
-    # GIVEN errors of a spawned process, whose traceback shows the name of CUDA's errors in a line of code
+def test_the_code_lines_of_a_quoted_traceback_do_not_influence_the_message() -> None:
+    # GIVEN errors of a spawned process, and a code line in their traceback that contains "CudaError"
     own = _OF_A_RANK.format("ValueError: my own error")
     cuda = _OF_A_RANK.format("torch.AcceleratorError: CUDA error: cudaErrorX")
     driver = _OF_A_RANK.format("RuntimeError: x must be a CUDA tensor")
-    # WHEN the parent raises it, THEN only an error that asks for the driver is explained
+    # WHEN the parent raises these errors THEN only an error about the driver is explained
     assert _said_after("/home/me/train.py", own) == _said_after("/home/me/train.py", cuda) == ""
     assert "asked for NVIDIA's driver" in _said_after("/home/me/train.py", driver)
-    # AND its one line is the rank's error
+    # THEN the one-line error is the error of the process
     assert sys_excepthook.in_a_line(RuntimeError(own)) == "ValueError: my own error"
 
 
@@ -113,7 +113,7 @@ class _Other:
 
 
 class _Endless(IterableDataset[int]):
-    """A data set without a length."""
+    """A data set that has no length."""
 
     def __iter__(self) -> Iterator[int]:
         return itertools.count()

@@ -1,4 +1,4 @@
-"""Python's `time` under a virtual clock. Runs in the warm interpreter, see warm.py."""
+"""Tests Python's `time` on a virtual clock. Each test runs in a fork of an interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_patched_clocks_start_at_the_current_time_and_skip_sleeps(name: str) -> 
 
 
 def test_c_code_may_call_the_patched_functions() -> None:
-    """`atexit.register(time.sleep, 1)` calls the patched function without a Python caller, as a new thread does."""
+    """`atexit.register(time.sleep, 1)` calls the patched function without a Python caller. New threads do this too."""
     threads: set[int] = set()
     errors: list[object] = []
     sys.unraisablehook = errors.append
@@ -139,7 +139,7 @@ def test_a_forked_child_runs_in_real_time_until_it_uses_the_gpu() -> None:
     patched_time.install()
     time.sleep(HOUR)
     began = time.monotonic()
-    clock.pause()  # in the midst of waiting for a batch
+    clock.pause()  # the process is forked while it waits for a batch
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -155,7 +155,7 @@ def test_a_forked_child_runs_in_real_time_until_it_uses_the_gpu() -> None:
     assert os.read(reader, 100) == b"True True True"
 
 
-@pytest.mark.parametrize("lacking", ["", "waitid"])  # macOS has os.waitid since Python 3.13
+@pytest.mark.parametrize("lacking", ["", "waitid"])  # before Python 3.13, macOS has no os.waitid
 def test_a_loop_that_waits_for_a_child_process_takes_real_time(lacking: str) -> None:
     """GIVEN a child process that ends after 0.3 s WHEN the script polls it every 10 ms THEN about 30 polls are enough."""
     for clock in (VirtualClock(), RecordedClock()):
@@ -179,7 +179,7 @@ def test_sleeps_take_no_real_time_if_there_is_nothing_to_wait_for() -> None:
 
 
 def test_sleep_takes_no_real_time_after_gpu_use_while_a_child_runs() -> None:
-    """GIVEN a script that uses the device between its sleeps THEN its sleeps take no real time."""
+    """GIVEN a script that uses the GPU between its sleeps THEN the sleeps take no real time."""
     patched_time, calls = PatchedTime(VirtualClock()), itertools.count()
     patched_time.install()
     patched_time.calls_of_device = lambda: next(calls)

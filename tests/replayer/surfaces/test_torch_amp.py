@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls, allow-untyped-decorators
-"""Autocast and gradient scaling for "cuda". Runs in the warm interpreter, see warm.py."""
+"""Tests autocast and gradient scaling for "cuda". Each test runs in a fork of an interpreter that has imported torch
+(warm.py)."""
 
 from __future__ import annotations
 
@@ -44,13 +45,14 @@ def test_autocast_casts_arguments_from_last_to_first() -> None:
     with torch.autocast("cuda"):
         model(x)
     casts = [signature.shapes[0] for signature, _ in gpu.launched_ops if signature.op == "aten::copy_"]
-    assert casts == [(2,), (2, 4), (3, 4)]  # bias, weight, input: as on an A100 (a100_particle_fwd_bs32)
+    # Bias, weight and input are cast in this order, as on an A100 (a100_particle_fwd_bs32).
+    assert casts == [(2,), (2, 4), (3, 4)]
 
 
 def test_deprecated_amp_names_apply_to_cuda() -> None:
     use()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch.cuda.amp is deprecated
+        warnings.simplefilter("ignore", FutureWarning)  # PyTorch warns that torch.cuda.amp is deprecated
         with torch.cuda.amp.autocast(dtype=torch.bfloat16):
             assert torch.is_autocast_enabled("cuda")
             assert torch.get_autocast_gpu_dtype() == torch.bfloat16

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls, allow-untyped-decorators
-"""What autograd kept before PyTorch 1.11. Runs in the warm interpreter, see warm.py."""
+"""Tests which tensors autograd saved before PyTorch 1.11. Each test runs in a fork of an interpreter that has imported torch
+(warm.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ MIB = 1 << 20
 
 
 def kept_by(model: nn.Module, x: torch.Tensor) -> int:
-    """Return the bytes that are allocated after the forward pass and freed with the autograd graph, without the result."""
+    """Return the memory that autograd saves in a forward pass. The result of the model does not count."""
     before = torch.cuda.memory_allocated()
     result = model(x)
     kept: int = torch.cuda.memory_allocated() - before - result.numel() * 4
@@ -44,7 +45,7 @@ def test_a_convolution_saves_a_contiguous_copy_of_its_input() -> None:
             return self.second(self.first(x).chunk(2, dim=1)[1])  # type: ignore[no-any-return]
 
     model, x = Half().cuda(), torch.ones(2, 8, 128, 128, device="cuda")
-    assert kept_by(model, x) == MIB  # the whole that the half is a view of
+    assert kept_by(model, x) == MIB  # the saved half is a view, which keeps the whole tensor alive
     torch_before_1_11.install(torch)
     assert kept_by(model, x) == MIB // 2
     dense = x.to(memory_format=torch.channels_last)

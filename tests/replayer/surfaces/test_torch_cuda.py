@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""torch.cuda itself: devices, properties, initialisation, forks. Runs in the warm interpreter, see warm.py."""
+"""Tests torch.cuda itself: devices, properties, initialization and forks. Each test runs in a fork of an interpreter that has
+imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ def test_the_architecture_list_is_that_of_the_recorded_devices() -> None:
     use(devices=2, name="Tesla P100-PCIE-16GB")
     assert torch.cuda.get_arch_list() == ["sm_60"]
     assert torch.cuda.get_gencode_flags() == "-gencode compute=compute_60,code=sm_60"
-    torch.cuda.init()  # must not warn that this build has no kernels for a P100: warnings are errors here
+    torch.cuda.init()  # a warning that this build has no kernels for a P100 would be an error in this test
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_cuda_visible_devices_limits_the_device_count(visible: str, devices: int
     assert torch.cuda.is_available() is (devices > 0)
     if devices:
         torch.cuda.init()
-        os.environ["CUDA_VISIBLE_DEVICES"] = "0"  # too late, as for a CUDA that has been started
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0"  # CUDA has already been started, so the variable has no effect
         assert torch.cuda.device_count() == devices
     else:
         with pytest.raises(RuntimeError, match="No CUDA GPUs are available"):
@@ -153,7 +154,7 @@ def test_a_forked_child_cannot_use_tensors_of_its_parent() -> None:
 
 
 def test_a_forked_child_knows_how_many_gpus_its_parent_counted_and_can_set_the_seed() -> None:
-    # c10::cuda::device_count counts once.
+    # c10::cuda::device_count counts the GPUs only once.
     use()
     torch.cuda.init()
 
@@ -184,7 +185,7 @@ def test_a_forked_child_cannot_use_cuda_if_its_parent_initialised_the_runtime() 
 def test_device_properties_have_exactly_the_attributes_of_torch() -> None:
     use()
     public = {name for name in dir(torch.cuda.get_device_properties(0)) if not name.startswith("_")}
-    # measured on an H200 with PyTorch 2.11
+    # These attributes were read on an H200 with PyTorch 2.11.
     assert public == set(
         "L2_cache_size clock_rate gcnArchName is_integrated is_multi_gpu_board major max_threads_per_block"
         " max_threads_per_multi_processor memory_bus_width memory_clock_rate minor multi_processor_count name pci_bus_id"
@@ -225,7 +226,7 @@ def test_cudart_accepts_every_error_code_as_pytorch_does() -> None:
     assert {code: cudart.cudaGetErrorString(cudart.cudaError(code)) for code in texts} == texts
 
 
-# an NVIDIA H100's answers with PyTorch 2.11
+# An NVIDIA H100 with PyTorch 2.11 gave these answers.
 _WAITS: dict[str, Callable[[torch.Tensor], object]] = {
     "cholesky": lambda x: torch.linalg.cholesky(x),
     "eigvals": lambda x: torch.linalg.eigvals(x),

@@ -78,7 +78,8 @@ def test_gather_copies_every_piece_into_one_tensor() -> None:
 
 
 def test_broadcast_copies_in_buffers_of_ten_megabytes() -> None:
-    """GIVEN weights of 4 MB each WHEN they are broadcast THEN every third one fills a buffer, and each buffer is one copy."""
+    """GIVEN weights of 4 MB each WHEN they are broadcast THEN three weights fill a buffer, and each buffer is copied at
+    once."""
     gpu = use(devices=2)
     weights = [torch.zeros(MIB, device="cuda") for _ in range(4)] + [torch.zeros(3, dtype=torch.int64, device="cuda")]
     gpu.launched_ops.clear()
@@ -110,7 +111,7 @@ def test_gradients_of_several_devices_are_added_on_one_device() -> None:
 
 @pytest.mark.parametrize("copy_method", ["NCCL", "NOTHING"])
 def test_parameters_are_transferred_by_the_recorded_copy_method(copy_method: str) -> None:
-    """NCCL kernels run on each device. If the recording shows that no kernel ran, none runs in the replay."""
+    """NCCL kernels run on each device. If no NCCL kernel was recorded, the replay has none."""
     gpu = use(devices=2)
     gpu.recording.copy_method = CopyMethod[copy_method]
     weights = [torch.zeros(8, device="cuda"), torch.zeros(2, 3, device="cuda")]

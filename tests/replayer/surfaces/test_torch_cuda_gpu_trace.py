@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Callbacks of torch.cuda._gpu_trace, and the CUDA sanitizer that uses them. Runs in the warm interpreter, see warm.py."""
+"""Tests the callbacks of torch.cuda._gpu_trace, and the CUDA sanitizer that uses them. Each test runs in a fork of an
+interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def test_the_sanitizer_finds_a_write_on_a_stream_that_did_not_wait() -> None:
     with torch.cuda.stream(side), contextlib.redirect_stderr(io.StringIO()) as said, pytest.raises(CUDASanitizerErrors):
         values.mul_(2)
     assert f"tensor with data pointer {values.data_ptr()}" in said.getvalue()
-    # THEN a wait for the other stream, or for the device, orders the kernels
+    # THEN there is no error if the script waits for the other stream or for the device
     for wait in (side.synchronize, torch.cuda.synchronize, lambda: torch.cuda.current_stream().wait_stream(side)):
         others = torch.ones(4, device="cuda")
         side.wait_stream(torch.cuda.current_stream())
@@ -37,7 +38,7 @@ def test_every_callback_receives_the_handles_of_its_call() -> None:
     use()
     torch.ones(1, device="cuda")
     torch._C._activate_gpu_trace()
-    torch._C._activate_gpu_trace()  # a second time changes nothing
+    torch._C._activate_gpu_trace()  # a second call changes nothing
     seen: list[tuple[object, ...]] = []
 
     def noted(what: str) -> None:
@@ -52,7 +53,7 @@ def test_every_callback_receives_the_handles_of_its_call() -> None:
     side, event = torch.cuda.Stream(), torch.cuda.Event()
     event.wait()
     event.synchronize()
-    assert seen == [("stream_creation", side.cuda_stream)]  # PyTorch creates an event when it is first recorded
+    assert seen == [("stream_creation", side.cuda_stream)]  # PyTorch creates an event only when the script first records it
     seen.clear()
     event.record()
     event.record(side)
@@ -76,10 +77,10 @@ def test_every_callback_receives_the_handles_of_its_call() -> None:
     address = values.data_ptr()
     values.nonzero()
     assert seen[:2] == [("event_deletion", handle), ("memory_allocation", address)]
-    assert ("stream_synchronization", 0) in seen  # nonzero reads the number of its results
+    assert ("stream_synchronization", 0) in seen  # `nonzero` reads the number of its results from the GPU
     del values
     assert seen[-1] == ("memory_deallocation", address)
     seen.clear()
-    largest = torch.ones(2, 3, device="cuda").max(1)  # an op with two results
+    largest = torch.ones(2, 3, device="cuda").max(1)  # this op has two results
     allocated = [handles for what, *handles in seen if what == "memory_allocation"]
     assert allocated[-2:] == [[largest.values.data_ptr()], [largest.indices.data_ptr()]]

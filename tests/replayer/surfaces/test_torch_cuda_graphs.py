@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls
-"""CUDA graphs: which work a capture records, which work a replay of the graph runs, and which calls are forbidden. Runs in
-the warm interpreter, see warm.py."""
+"""Tests which work a CUDA graph captures and replays, and which calls are forbidden during a capture. Each test runs in a fork
+of an interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from traces.model.trace import Origin, Trace
 MS = 1_000_000
 BEFORE_2_14 = "Called CUDAGraph::replay without a preceding successful capture"
 REPLAYED_TOO_EARLY = r"capture_end\(\) must have been called before calling instantiate" if SINCE_2_14 else BEFORE_2_14
-cuda: Any = torch.cuda  # torch has no types for `_sleep`
+cuda: Any = torch.cuda  # torch declares no type for `_sleep`
 
 
 def start() -> tuple[VirtualGpu, Log]:
-    """A recording of one step: two products of 2 ms each, launched 10 ms apart by a slow host."""
+    """Start a replay of one step with two products of 2 ms each. The slow host launches the second product 10 ms after the
+    first one."""
     shapes = ((4, 4), (4, 4))
     ops = [Op("aten::mm", start, 20, kernel=(start + 10, 2_000), shapes=shapes) for start in (10_000, 20_000)]
     return replaying(make_recording([("forward", 0, 30_000)], ops))
@@ -53,8 +54,8 @@ def captured(x: torch.Tensor) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
 
 
 def test_capturing_a_graph_takes_no_gpu_time_and_replaying_it_is_one_launch() -> None:
-    """GIVEN a recording of two products 10 ms apart WHEN a graph of both is replayed THEN the second follows the first
-    at once."""
+    """GIVEN two recorded products 10 ms apart WHEN a graph of both is replayed THEN the second product follows without a
+    gap."""
     gpu, log = start()
     x = torch.ones(4, 4, device="cuda")
     torch.cuda.synchronize()
@@ -64,7 +65,7 @@ def test_capturing_a_graph_takes_no_gpu_time_and_replaying_it_is_one_launch() ->
     assert len(log.device) == before and not torch.cuda.is_current_stream_capturing()
     host_ns = gpu.streams.present_ns()
     graph.replay()
-    assert gpu.streams.present_ns() == host_ns  # launching is all that the host does
+    assert gpu.streams.present_ns() == host_ns  # the host only launches the graph, and does not wait
     first, second = log.device[before:]
     assert second["start_ns"] - end_of(first) < MS and first["duration_ns"] == second["duration_ns"] == 2 * MS
     assert not {Origin.ROOFLINE, Origin.PHASE} & {row["origin"] for row in (first, second)}
@@ -73,7 +74,7 @@ def test_capturing_a_graph_takes_no_gpu_time_and_replaying_it_is_one_launch() ->
 
 
 def test_a_graph_that_begins_with_a_training_phase_takes_the_recorded_launch() -> None:
-    """GIVEN a recorded graph of 5 ms in the forward pass WHEN the script's graph begins with zero_grad THEN the graph takes the
+    """GIVEN a recorded graph in the forward pass WHEN the script's graph begins with zero_grad THEN its launch takes the
     recorded work."""
     trace = make_recording([("forward", 0, 30_000)], [Op("cudaGraphLaunch", 10_000, 20, kernel=(10_010, 5_000), shapes=())])
     trace.host.dtypes[:] = trace.strings.add("")
@@ -92,7 +93,7 @@ def test_a_graph_that_begins_with_a_training_phase_takes_the_recorded_launch() -
 
 
 def test_captured_modules_have_returned_after_a_launch_of_their_graph() -> None:
-    """The next copy to the GPU may therefore start a step, as in a recording."""
+    """After that, the next copy to the GPU can begin a step, as in a recording."""
     gpu, _ = start()
     model, x, graph = nn.Linear(512, 512).cuda(), torch.ones(512, 512, device="cuda"), torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(graph):
@@ -116,9 +117,9 @@ def test_each_launch_of_a_graph_with_random_numbers_writes_its_seed_and_offset()
     assert names == ["aten::fill_", "aten::fill_", "cudaGraphLaunch", "cudaGraphLaunch"]
 
 
-def test_seeds_and_offsets_belong_to_the_phase_that_the_graph_begins() -> None:
-    """GIVEN a recorded forward pass that writes a seed and an offset in 3 ms each and launches a graph of 5 ms WHEN the script
-    launches a graph of a network with dropout THEN the two writes and the graph take the recorded times."""
+def test_writes_of_seed_and_offset_belong_to_the_phase_with_which_the_graph_begins() -> None:
+    """GIVEN a recorded forward pass that writes a seed and an offset before it launches a graph WHEN the script launches a
+    graph with dropout THEN the writes and the graph take the recorded times."""
     ops = [Op("aten::fill_", at_us, 20, kernel=(at_us + 10, 3_000), shapes=((1,),)) for at_us in (2_000, 6_000)]
     trace = make_recording(
         [("other", 0, 1_000), ("forward", 1_000, 30_000)],
@@ -137,8 +138,7 @@ def test_seeds_and_offsets_belong_to_the_phase_that_the_graph_begins() -> None:
 
 
 def test_the_cublas_workspace_of_a_captured_stream_is_kept() -> None:
-    """GIVEN a product on a stream WHEN the stream captures a product THEN there is still one workspace. Another stream has
-    another one."""
+    """A capture uses the workspace that its stream already has. Another stream gets a second workspace."""
     gpu, _ = start()
     gpu.blas = BlasWorkspaces(Machine(torch="2.13.0+cu126", cuda="12.6"), [8])
     x = torch.ones(4, 4, device="cuda")
@@ -161,7 +161,7 @@ def test_the_memory_pool_of_a_capture_lives_as_long_as_its_graph() -> None:
     address = y.data_ptr()
     del y
     torch.cuda.empty_cache()
-    assert torch.cuda.memory_reserved() == reserved  # its replays write there
+    assert torch.cuda.memory_reserved() == reserved  # replays of the graph write to this memory
     others = [torch.empty(512, 512, device="cuda") for _ in range(3)]
     assert address not in [other.data_ptr() for other in others]
     del graph
@@ -170,8 +170,8 @@ def test_the_memory_pool_of_a_capture_lives_as_long_as_its_graph() -> None:
 
 
 def test_captures_do_not_change_values_but_graph_launches_make_them_unknown() -> None:
-    """GIVEN a counter whose value is known WHEN a graph that increments it is captured THEN the value is known until the graph
-    replays."""
+    """GIVEN a counter with a known value WHEN a captured graph increments the counter THEN its value is known until the graph
+    is replayed."""
     start()
     counter, other = torch.zeros(3, device="cuda"), torch.zeros(3, device="cuda")
     assert torch.equal(counter, other)
@@ -229,7 +229,7 @@ def test_a_joined_stream_can_wait_again_without_new_work() -> None:
         side.wait_stream(origin)
         with torch.cuda.stream(side):
             x @ x
-        third.wait_stream(side)  # The origin waits for `side` through `third`.
+        third.wait_stream(side)  # The stream of the capture waits for `third`, and thereby for `side`.
         origin.wait_event(third.record_event())
         side.wait_event(origin.record_event())
     with pytest.raises(torch.AcceleratorError, match="unjoined work"), torch.cuda.graph(torch.cuda.CUDAGraph()):
@@ -282,8 +282,8 @@ def test_capturing_a_backward_pass_does_not_end_its_phase() -> None:
     assert gpu.simulator.tracker.script.entered == ""
 
 
-def test_a_capture_allows_copies_from_cpu_only_if_they_are_pinned() -> None:
-    """torch itself refuses the copy before CUDA sees it, so the capture stays intact."""
+def test_a_capture_allows_copies_from_the_cpu_only_if_their_memory_is_pinned() -> None:
+    """torch rejects the copy before it reaches CUDA, so the capture is not broken."""
     start()
     x = torch.ones(4, 4, device="cuda")
     pinned = torch.ones(4, 4).pin_memory()
@@ -328,8 +328,8 @@ def test_an_event_that_was_never_recorded_does_not_break_a_capture() -> None:
     graph.replay()
 
 
-def test_sleep_runs_a_kernel_for_its_cycles_and_can_be_captured() -> None:
-    """GIVEN a clock of 1.41 GHz WHEN the device sleeps for 2.82 million cycles THEN the kernel takes 2 ms."""
+def test_the_kernel_of_sleep_runs_for_the_given_cycles_and_can_be_captured() -> None:
+    """With a clock of 1.41 GHz, a sleep of 2.82 million cycles takes 2 ms."""
     gpu, log = start()
     gpu.devices[0].properties = replace(gpu.devices[0].properties, clock_rate=1_410_000)
     cuda._sleep(2_820_000)
@@ -387,13 +387,12 @@ def test_only_a_graph_captured_with_keep_graph_can_be_instantiated() -> None:
 
 
 def test_a_kept_graph_has_handles_and_can_be_instantiated_again() -> None:
-    """GIVEN a graph with keep_graph=True WHEN it is captured, instantiated and replayed THEN its handles exist as in PyTorch,
-    and each instantiation has another handle."""
+    """A graph with keep_graph=True has the handles that it has in PyTorch. Each instantiation has a new handle."""
     _, log = start()
     x, graph = torch.ones(4, 4, device="cuda"), torch.cuda.CUDAGraph(keep_graph=True)
     with pytest.raises(RuntimeError, match="cudaGraph_t"):
         graph.raw_cuda_graph()
-    for _ in range(2):  # without an instance, the graph can be captured again
+    for _ in range(2):  # before the graph is instantiated, it can be captured again
         with torch.cuda.graph(graph):
             x @ x
     handle = graph.raw_cuda_graph()
@@ -401,7 +400,7 @@ def test_a_kept_graph_has_handles_and_can_be_instantiated_again() -> None:
         graph.raw_cuda_graph_exec()
     torch.cuda.synchronize()
     before = len(log.device)
-    graph.replay()  # instantiates the graph
+    graph.replay()  # this call also instantiates the graph
     executable = graph.raw_cuda_graph_exec()
     graph.instantiate()
     graph.replay()
@@ -434,7 +433,8 @@ def test_hooks_of_a_graph_see_its_handles() -> None:
 
 
 def test_two_graphs_can_be_captured_at_the_same_time() -> None:
-    """GIVEN two captures on two streams WHEN both end THEN both graphs can be replayed. A wait between them breaks both."""
+    """GIVEN two captures on two streams WHEN both end THEN both graphs can be replayed. If one stream waits for the other one,
+    both captures break."""
     _, log = start()
     x, streams = torch.ones(4, 4, device="cuda"), (torch.cuda.Stream(), torch.cuda.Stream())
     torch.cuda.synchronize()
@@ -463,8 +463,8 @@ def test_two_graphs_can_be_captured_at_the_same_time() -> None:
 
 
 def test_random_states_of_a_graph_are_in_device_memory_until_the_graph_is_deleted() -> None:
-    """GIVEN a graph and two random states WHEN the graph uses the states THEN each state has two blocks of 512 bytes. Before
-    2.14, PyTorch allocates the blocks when the graph registers a state, and a reset keeps them."""
+    """Each state that a graph uses has two blocks of 512 bytes. Before PyTorch 2.14, the blocks are allocated when a state is
+    registered, and a reset keeps them."""
     start()
     cuda.init()
 
@@ -497,8 +497,7 @@ def test_random_states_of_a_graph_are_in_device_memory_until_the_graph_is_delete
 
 
 def test_in_a_relaxed_capture_the_host_may_wait_for_uncaptured_work() -> None:
-    """GIVEN an event that was recorded before the capture WHEN the host asks for it or waits for another stream during the
-    capture THEN only mode "relaxed" allows both, and the graph can be replayed."""
+    """During a capture, only the mode "relaxed" allows the host to query an earlier event, or to wait for another stream."""
     start()
     before, side, x = torch.cuda.Event(), torch.cuda.Stream(), torch.ones(4, 4, device="cuda")
     before.record()
@@ -531,7 +530,7 @@ def test_in_a_relaxed_capture_the_host_may_wait_for_uncaptured_work() -> None:
         ("memory of another stream", "operation not permitted when stream is capturing"),
     ],
 )
-def test_work_outside_a_capture_and_captured_work_must_not_depend_on_each_other(wrong: str, error: str) -> None:
+def test_captured_work_and_other_work_must_not_depend_on_each_other(wrong: str, error: str) -> None:
     start()
     x, side, before = torch.ones(4, 4, device="cuda"), torch.cuda.Stream(), torch.cuda.Event()
     before.record()
@@ -552,11 +551,12 @@ def test_work_outside_a_capture_and_captured_work_must_not_depend_on_each_other(
     assert error in str(failed.value.__context__)
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
-        x @ x  # the capture has ended
+        x @ x  # this call works, because the capture has ended
 
 
-def test_only_external_events_of_a_graph_can_be_used_outside_of_it() -> None:
-    """GIVEN events that a capture recorded WHEN they are used after it THEN CUDA's error, until they are recorded again."""
+def test_only_external_events_of_a_graph_can_be_used_outside_of_the_graph() -> None:
+    """GIVEN an event that was recorded in a capture WHEN it is used outside THEN CUDA's error is raised until the event is
+    recorded again."""
     start()
     event, external = torch.cuda.Event(), torch.cuda.Event(external=True)
     graph = torch.cuda.CUDAGraph()

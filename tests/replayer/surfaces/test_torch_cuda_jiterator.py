@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Functions of `torch.cuda.jiterator` give tensors with the shapes and dtypes of a GPU, without values."""
+"""Tests that functions of `torch.cuda.jiterator` return tensors with the shapes and dtypes of a GPU, without values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""torch.cuda.MemPool: which allocations use a pool, and when its memory returns to the device. Runs in the warm interpreter."""
+"""Tests which allocations use a torch.cuda.MemPool, and when the memory of a pool returns to the device. Each test runs in a
+fork of an interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def reserved_mib() -> int:
 
 
 def test_a_pool_has_its_own_segments_until_it_is_deleted() -> None:
-    """PyTorch's allocator takes a segment of 20 MiB for a tensor of 3 MiB."""
+    """PyTorch's allocator requests a segment of 20 MiB for a tensor of 3 MiB."""
     start()
     pool = memory.MemPool()
     assert pool.use_count() == 1
@@ -35,7 +36,7 @@ def test_a_pool_has_its_own_segments_until_it_is_deleted() -> None:
     assert [(one["segment_pool_id"], one["total_size"]) for one in pool.snapshot()] == [(pool.id, 20 * MIB)]
     del inside
     torch.cuda.empty_cache()
-    assert reserved_mib() == 20  # a live pool keeps its memory
+    assert reserved_mib() == 20  # a pool keeps its memory until it is deleted
     outside = three_mib()
     assert reserved_mib() == 40 and len(pool.snapshot()) == 1
     with memory.use_mem_pool(pool):
@@ -46,7 +47,7 @@ def test_a_pool_has_its_own_segments_until_it_is_deleted() -> None:
 
 
 def test_only_the_thread_that_uses_a_pool_allocates_from_it() -> None:
-    """Autograd's threads run the backward pass on a GPU, so gradients are not in the pool."""
+    """On a GPU, autograd's threads run the backward pass, so gradients are not allocated from the pool."""
     start()
     pool = memory.MemPool()
     weight = torch.ones(MIB, device="cuda", requires_grad=True)

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""PyTorch's own viewers can read memory snapshots and histories, and show the statistics of the allocator. See warm.py."""
+"""Tests that PyTorch's own viewers can read memory snapshots and histories, and show the statistics of the allocator (see
+warm.py)."""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ def train() -> list[Any]:
 
 
 def text_of(lines: str) -> str:
-    """Replaces the flame graph script, which _memory_viz would download."""
+    """Stands in for the flame graph script that _memory_viz would download."""
     return lines
 
 
 @pytest.mark.parametrize("expandable", [False, True])
 def test_the_memory_viewers_of_pytorch_can_read_snapshots(expandable: bool) -> None:
-    """GIVEN a history WHEN PyTorch's viewers read the snapshot THEN their sums are those of memory_stats."""
+    """The sums that PyTorch's viewers show are those of memory_stats."""
     use(devices=2)
     set_allocator(f"expandable_segments:{expandable}")
     memory._record_memory_history()
@@ -54,7 +55,7 @@ def test_the_memory_viewers_of_pytorch_can_read_snapshots(expandable: bool) -> N
     assert "Allocator State History" in viz.segment_plot(snapshot)
     found = viz.trace(snapshot)
     assert "Device 0 ---" in found and "Device 1 ---" in found
-    assert "cudaMalloc" in found or expandable  # this viewer passes over what is mapped
+    assert "cudaMalloc" in found or expandable  # this viewer does not show mapped segments
     actions = {e["action"] for events in snapshot["device_traces"] for e in events}
     assert ("segment_map" in actions, "segment_alloc" in actions) == (expandable, not expandable)
     assert {s["is_expandable"] for s in snapshot["segments"]} == {expandable}
@@ -63,14 +64,14 @@ def test_the_memory_viewers_of_pytorch_can_read_snapshots(expandable: bool) -> N
 
 
 def test_expandable_segments_change_only_the_reserved_memory_of_a_step() -> None:
-    """GIVEN one training step with plain and with expandable segments THEN requests are equal to the byte, and there are no
-    unsplit remainders."""
+    """GIVEN a training step with plain and with expandable segments THEN both runs request the same bytes. Expandable segments
+    have no unsplit remainders."""
     use()
     kept = train()
     plain = torch.cuda.memory_stats()
     del kept
     use()
-    with pytest.warns(FutureWarning, match="_accelerator_setAllocatorSettings"):  # torch's own word on the older spelling
+    with pytest.warns(FutureWarning, match="_accelerator_setAllocatorSettings"):  # torch warns that this function is deprecated
         memory._set_allocator_settings("expandable_segments:True")
     kept = train()
     stats = torch.cuda.memory_stats()
@@ -106,13 +107,12 @@ def test_the_snapshot_has_the_blocks_and_segments_of_the_allocator() -> None:
 
 
 def test_the_memory_history_has_the_script_lines_of_allocation_and_free() -> None:
-    """GIVEN a full history WHEN a tensor is created and freed THEN its entries have the lines of the script, innermost
-    first."""
+    """Each entry of the history has the lines of the script, beginning with the innermost call."""
     use()
     memory._record_memory_history()
     x = torch.zeros(5 * MIB, dtype=torch.uint8, device="cuda")
     address = x.data_ptr()
-    if hasattr(memory, "_allocation_traceback"):  # since PyTorch 2.12
+    if hasattr(memory, "_allocation_traceback"):  # this function exists since PyTorch 2.12
         innermost = memory._allocation_traceback(address)[0]["name"]
         assert innermost == test_the_memory_history_has_the_script_lines_of_allocation_and_free.__name__
     del x
@@ -154,8 +154,8 @@ def test_the_memory_history_keeps_the_last_entries_without_skipped_actions() -> 
     assert memory._snapshot()["device_traces"] == [[]]
 
 
-def test_observers_are_called_at_out_of_memory_and_the_history_records_it() -> None:
-    """The observer can take a snapshot itself, as PyTorch's manual shows."""
+def test_observers_are_called_when_memory_runs_out_and_the_history_records_it() -> None:
+    """The observer can itself take a snapshot, as in PyTorch's manual."""
     use()
     memory._record_memory_history(context=None)
     found: list[tuple[Any, ...]] = []

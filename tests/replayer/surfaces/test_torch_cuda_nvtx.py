@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""torch.cuda.nvtx and record_function: which ranges are reported to the timeline. Runs in the warm interpreter."""
+"""Tests which ranges of torch.cuda.nvtx and record_function are reported to the timeline. Each test runs in a fork of an
+interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Random states of torch.cuda. Runs in the warm interpreter, see warm.py."""
+"""Tests the random states of torch.cuda. Each test runs in a fork of an interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -106,10 +106,8 @@ def test_the_state_of_a_generator_contains_its_offset() -> None:
 
 
 def test_the_philox_offset_advances_as_in_the_kernels_of_pytorch() -> None:
-    """A V100 has 80 multiprocessors of 2 048 threads, so a launch has 640 blocks of 256 threads. A thread draws 4 numbers.
-
-    10 000 002 elements take 16 rounds of 655 360 numbers. For 8-byte types a thread draws 2 numbers, so 31 rounds.
-    """
+    """On a V100, a launch has 640 blocks of 256 threads, and each thread draws 4 numbers in a round. 10 000 002 elements take
+    16 rounds of 655 360 numbers. For 8-byte types, a thread draws 2 numbers in a round, so 31 rounds are needed."""
     use(multi_processor_count=80, max_threads_per_multi_processor=2048)
     generator = torch.cuda.default_generators[0]
 

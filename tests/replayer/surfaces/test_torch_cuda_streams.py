@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Streams and events through torch.cuda and torch. Runs in the warm interpreter, see warm.py."""
+"""Tests streams and events of torch.cuda and torch. Each test runs in a fork of an interpreter that has imported torch
+(warm.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from replayer.errors import NotEmulated
 from tests.replayer.fake_gpu import use
 
 MS = 1_000_000
-torch_any: Any = torch  # torch has no types for most of this
+torch_any: Any = torch  # torch declares no types for most of these names
 cuda: Any = torch.cuda
 
 
@@ -49,7 +50,7 @@ def test_a_stream_of_another_kind_of_device_is_rejected_with_the_message_of_pyto
 
 
 @pytest.mark.parametrize("find", ["cuda.current_stream", "cuda.default_stream", "accelerator.current_stream"])
-def test_streams_of_missing_gpus_raise_their_own_error(find: str) -> None:
+def test_streams_of_missing_gpus_raise_an_error_that_only_streams_raise(find: str) -> None:
     use()
     module, _, name = find.partition(".")
     with pytest.raises(RuntimeError, match=r"Device index value 5 is out of index range \[0, 1\)"):
@@ -196,7 +197,7 @@ def test_an_event_stays_on_the_device_where_it_was_first_recorded() -> None:
 
 
 def test_an_external_stream_with_the_handle_of_a_stream_is_that_stream() -> None:
-    """GIVEN handles of virtual streams WHEN a library creates external streams from them THEN they are the same queues."""
+    """GIVEN the handle of a virtual stream WHEN a library creates an external stream from it THEN both have the same queue."""
     use(devices=2)
     side = cuda.Stream(1, priority=-1)
     again = cuda.ExternalStream(side.cuda_stream, device=1)
@@ -256,7 +257,7 @@ def test_elapsed_time_between_two_devices_raises_the_cuda_error() -> None:
 
 
 class _Scale(torch.autograd.Function):
-    """Multiplies by 2, and logs the current stream of the forward and the backward pass."""
+    """Multiplies its input by 2, and logs the current stream of the forward and the backward pass."""
 
     seen: list[Any]
 
@@ -272,8 +273,8 @@ class _Scale(torch.autograd.Function):
 
 
 def test_a_backward_pass_uses_the_stream_of_each_forward_op_and_then_the_streams_wait() -> None:
-    """GIVEN a forward op on a side stream WHEN the backward pass is called on another stream THEN the op's gradient is computed
-    on the side stream, and the caller's stream waits for it."""
+    """GIVEN a forward op on a side stream WHEN the backward pass runs THEN the gradient is computed on the side stream. The
+    stream that called the backward pass waits for it."""
     use()
     forward, other = cuda.Stream(), cuda.Stream()
     x = torch.rand(4, device="cuda", requires_grad=True)

@@ -1,4 +1,4 @@
-"""The communication hook in half precision, and the flight recorder."""
+"""Tests the communication hook in half precision, and the flight recorder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from replayer.surfaces import torch_distributed
 from traces.script.patching import temporarily_set
 
 
-def test_the_half_precision_hook_is_replaced_only_for_virtual_groups_and_only_this_hook() -> None:
+def test_only_the_half_precision_hook_is_replaced_and_only_for_virtual_groups() -> None:
     kinds = torch._C._distributed_c10d.BuiltinCommHookType
     registered: list[object] = []
 
@@ -30,7 +30,7 @@ def test_the_half_precision_hook_is_replaced_only_for_virtual_groups_and_only_th
         assert hooks_of(object(), kinds.FP16_COMPRESS) == [kinds.FP16_COMPRESS]
 
 
-def test_the_flight_recorder_is_attached_to_other_groups_than_virtual_ones() -> None:
+def test_the_flight_recorder_is_attached_only_to_groups_that_are_not_virtual() -> None:
     class Nccl:
         pass
 

@@ -91,7 +91,7 @@ def after_a_missing_call(rank: int) -> None:
     ],
 )  # fmt: skip
 def test_mismatched_calls_of_two_ranks_are_reported_before_the_timeout(call: str, first: str, second: str) -> None:
-    """GIVEN a timeout of 20 s WHEN two ranks disagree THEN each rank's error names the ranks and both calls."""
+    """GIVEN two ranks whose calls differ THEN the error of each rank names the ranks and both calls."""
 
     def body(rank: int) -> None:
         theirs, mine = (first, second) if rank else (second, first)
@@ -103,7 +103,8 @@ def test_mismatched_calls_of_two_ranks_are_reported_before_the_timeout(call: str
 
 
 def test_two_ranks_on_the_same_gpu_are_rejected() -> None:
-    """GIVEN both ranks on GPU 1 THEN the first operation with a tensor raises NCCL's error. A barrier before that does not."""
+    """GIVEN both ranks on GPU 1 THEN the first operation with a tensor raises NCCL's error. An earlier barrier raises no
+    error."""
 
     def body(rank: int) -> None:
         torch.cuda.set_device(1)
@@ -131,7 +132,7 @@ def both_receive(rank: int) -> None:
     ],
 )  # fmt: skip
 def test_a_deadlock_of_two_ranks_is_reported_before_the_timeout(call: str, waits: list[str]) -> None:
-    """GIVEN a timeout of 20 s THEN the first rank that detects the deadlock names both waits, and the other rank ends too."""
+    """GIVEN a deadlock THEN the error of the first rank that detects it describes both waits. The other rank then ends, too."""
     first, second = waits
 
     def body(rank: int) -> None:
@@ -145,8 +146,7 @@ def test_a_deadlock_of_two_ranks_is_reported_before_the_timeout(call: str, waits
 
 
 def test_mismatched_split_sizes_of_two_ranks_are_reported() -> None:
-    """GIVEN rank 0 sends 1 and 3 elements and rank 1 expects 2 from each THEN the error on rank 1 says how many elements rank 0
-    sends."""
+    """GIVEN rank 0 sends 3 elements to rank 1, which expects 2 THEN the error on rank 1 says how many elements rank 0 sends."""
     first = RankMessage(0, "all_to_all_single", 16, "float32", sends=[1, 3], wants=[1, 2])
     second = RankMessage(0, "all_to_all_single", 16, "float32", sends=[2, 2], wants=[2, 2])
     with pytest.raises(RuntimeError, match=r"rank 0 sends 3 elements to rank 1, which expects 2; NCCL would hang"):
@@ -210,7 +210,7 @@ def test_splits_that_do_not_fit_the_group_are_rejected_before_the_call() -> None
         for call in (dist.broadcast, dist.reduce, dist.send, dist.recv):
             with pytest.raises(dist.DistBackendError, match=invalid_root):
                 call(zeros(2), 2)
-        dist.barrier()  # no call sent a message to the other rank
+        dist.barrier()  # the rejected calls have sent no message to the other rank
 
     run_ranks(2, body)
 

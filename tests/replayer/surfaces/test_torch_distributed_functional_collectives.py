@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Functional collectives, DTensor and tensor parallelism."""
+"""Tests functional collectives, DTensor and tensor parallelism."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ LATE_NS = 60_000_000_000
 
 
 def numbers(rank: int) -> torch.Tensor:
-    return torch.tensor([10 * rank + i for i in range(4)], device="cuda")  # integers: their values travel
+    # The values of small integer tensors are sent to other ranks.
+    return torch.tensor([10 * rank + i for i in range(4)], device="cuda")
 
 
 def calls(trace: Trace) -> Counter[str]:
@@ -37,7 +38,7 @@ def test_each_functional_collective_returns_the_values_of_all_ranks(backend: str
         world: Any = dist.group.WORLD
         own = numbers(rank)
         assert funcol.all_reduce(own, "sum", world).tolist() == [10, 12, 14, 16]
-        assert own.tolist() == numbers(rank).tolist()  # the input is left as it is
+        assert own.tolist() == numbers(rank).tolist()  # the input has not changed
         assert funcol.all_reduce(own, "max", world).tolist() == [10, 11, 12, 13]
         assert funcol.all_gather_tensor(own, 0, world).tolist() == [0, 1, 2, 3, 10, 11, 12, 13]
         assert funcol.reduce_scatter_tensor(own, "sum", 0, world).tolist() == [[10, 12], [14, 16]][rank]
@@ -60,7 +61,7 @@ def test_a_functional_collective_overlaps_with_compute_until_it_is_waited_for() 
     def body(rank: int) -> None:
         name = dist.group.WORLD.group_name  # type: ignore[union-attr]
         large, a = torch.empty(1_000_000, device="cuda"), torch.empty(64, 64, device="cuda")
-        for _ in range(2):  # the first time the host works out what the results are
+        for _ in range(2):  # only in the first iteration does the host infer the results
             begun = OPS.all_reduce(large, "sum", name)
             for _ in range(3):
                 a = a @ a
@@ -87,7 +88,8 @@ class Mlp(nn.Module):
 
 
 def test_tensor_parallel_layers_keep_shards_and_all_reduce_their_outputs() -> None:
-    """GIVEN two layers split by columns and by rows WHEN they train THEN forward all-reduces the output, backward the input."""
+    """GIVEN two layers that are split by columns and by rows THEN the forward pass all-reduces the output, and the backward
+    pass the gradient of the input."""
 
     def body(rank: int) -> None:
         mesh = init_device_mesh("cuda", (2,))
@@ -110,7 +112,7 @@ def test_tensor_parallel_layers_keep_shards_and_all_reduce_their_outputs() -> No
             for name, size in zip(trace.collectives.name.tolist(), trace.collectives.bytes.tolist(), strict=True)
             if trace.strings[name] == "all_reduce"
         ]
-        assert sizes.count(4 * 3 * 8) == 4  # of two steps, the output and the input's gradient
+        assert sizes.count(4 * 3 * 8) == 4  # each of two steps reduces the output and the gradient of the input
 
 
 def test_dtensors_can_be_sharded_and_replicated_again() -> None:
@@ -140,7 +142,7 @@ def test_a_functional_send_reaches_its_receive() -> None:
 
 
 def test_a_dtensor_can_be_resharded_along_another_dimension() -> None:
-    """GIVEN a matrix with rows 0 1 and 2 3, a row per rank WHEN it is sharded by columns THEN the ranks have 0 2 and 1 3."""
+    """GIVEN a 2 x 2 matrix with one row per rank WHEN it is sharded by columns THEN each rank has one column."""
 
     def body(rank: int) -> None:
         mesh = init_device_mesh("cuda", (2,))
@@ -159,7 +161,7 @@ def test_functional_collectives_of_cpu_tensors_give_the_values_of_all_ranks_and_
             gpu().simulator.scheduler.block(gpu().current.thread(), began_ns + LATE_NS)
         total = funcol.all_reduce(own, "sum", world)
         assert rank or gpu().streams.host_now_ns() - began_ns < LATE_NS // 2
-        assert total.tolist() == [10, 12, 14, 16]  # the first use waits
+        assert total.tolist() == [10, 12, 14, 16]  # the first use of the result waits for it
         assert gpu().streams.host_now_ns() - began_ns > LATE_NS // 2
         assert OPS.wait_tensor(OPS.all_reduce(own, "max", world.group_name)[1:]).tolist() == [11, 12, 13]
         with pytest.raises(RuntimeError, match=r"called all_reduce of 4 float32 elements \((MAX|SUM)\): all ranks must pass"):

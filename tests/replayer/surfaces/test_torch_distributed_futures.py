@@ -1,4 +1,4 @@
-"""Futures of collectives: when their values are ready on the host and on the stream."""
+"""Tests when the values of a collective's future are ready on the host and on the stream."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LATE_NS = 50_000_000
 
 
 def begun(rank: int) -> Any:
-    """An all-reduce of 1 and 2 for which the second rank's data is ready 50 ms late."""
-    dist.all_reduce(torch.empty(8, device="cuda"))  # both are here: times count from here
+    """Start an all-reduce of 1 and 2. The data of the second rank is ready 50 ms late."""
+    dist.all_reduce(torch.empty(8, device="cuda"))  # this call synchronizes the ranks
     gpu = state.gpu()
     if rank == 1:
         gpu.current.stream(rank).push(gpu.streams.host_now_ns(), 0, 0, LATE_NS)
@@ -39,7 +39,7 @@ def test_waiting_for_the_future_of_a_collective_delays_the_stream_but_not_the_ho
             assert ready_in_ns(rank) < LATE_NS / 2
         before_ns = state.gpu().clock.now_ns()
         assert future.wait()[0].tolist() == [3.0] * 4
-        assert state.gpu().clock.now_ns() - before_ns > LATE_NS / 2  # `tolist` waits for the transfer
+        assert state.gpu().clock.now_ns() - before_ns > LATE_NS / 2  # `tolist` has waited for the transfer
 
     run_ranks(2, body, clock=RecordedClock)
 
@@ -85,7 +85,7 @@ def test_wait_all_of_several_futures_delays_the_stream() -> None:
 @pytest.mark.parametrize("static_graph", [False, True])
 @pytest.mark.parametrize("hook", ["", "fp16_compress_hook"])
 def test_the_optimizer_waits_for_the_gradients_with_every_communication_hook(static_graph: bool, hook: str) -> None:
-    """GIVEN a rank whose backward pass ends 50 ms late THEN the other rank's stream waits, in the first step and later."""
+    """GIVEN a rank whose backward pass ends 50 ms late THEN the stream of the other rank waits in every step."""
 
     def body(rank: int) -> None:
         model = DistributedDataParallel(nn.Linear(8, 8).cuda(rank), device_ids=[rank], static_graph=static_graph)
@@ -105,8 +105,8 @@ def test_the_optimizer_waits_for_the_gradients_with_every_communication_hook(sta
 
 
 def test_a_script_completes_its_own_future_with_a_tensor_on_a_gpu() -> None:
-    """GIVEN a future with a device WHEN it is completed on a busy stream THEN the streams of callbacks and of waiters wait for
-    that stream, whether a callback was added before or after."""
+    """GIVEN a future that is completed on a busy stream THEN the streams of callbacks and of `wait` wait for the busy stream.
+    This also holds for callbacks that are added later."""
 
     def body(rank: int) -> None:
         future: Any = torch.futures.Future(devices=[torch.device("cuda", rank)])
@@ -118,7 +118,7 @@ def test_a_script_completes_its_own_future_with_a_tensor_on_a_gpu() -> None:
             future.set_result(torch.full((4,), 2.0, device="cuda"))
         assert future.done() and ready_in_ns(rank) < LATE_NS / 2
         late = future.then(lambda done: done.value() * 5)
-        assert future.wait() is not None and ready_in_ns(rank) > 0.9 * LATE_NS  # this stream now waits, the host does not
+        assert future.wait() is not None and ready_in_ns(rank) > 0.9 * LATE_NS  # the stream waits, but the host does not
         assert future.value().tolist() == [2.0] * 4
         assert early.wait().tolist() == [3.0] * 4 and late.wait().tolist() == [10.0] * 4
         failed: Any = torch.futures.Future(devices=["cuda:0"])
@@ -133,8 +133,8 @@ def test_a_script_completes_its_own_future_with_a_tensor_on_a_gpu() -> None:
     run_ranks(2, body, clock=RecordedClock)
 
 
-def test_a_hook_may_return_a_future_of_its_own() -> None:
-    """GIVEN a hook that reduces at once, and returns a finished future THEN gradients are the mean of all ranks."""
+def test_a_communication_hook_may_return_a_future_that_it_created() -> None:
+    """GIVEN a hook that reduces the gradients and returns a completed future THEN the gradients are the mean of all ranks."""
 
     def hook(_state: object, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with its own types
         buffer = bucket.buffer()

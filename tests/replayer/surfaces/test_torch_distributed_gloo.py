@@ -1,4 +1,4 @@
-"""Gloo's operations on virtual clocks, which gloo itself does not know."""
+"""Tests gloo's operations on virtual clocks. Gloo itself does not know these clocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from replayer.surfaces.torch_distributed_gloo import (
 from traces.script.patching import temporarily_set
 
 MS = 1_000_000
-OFFSETS_MS = [0, 50, -20, 7, 90]  # how far each rank's clock is ahead
+OFFSETS_MS = [0, 50, -20, 7, 90]  # offsets of the clocks of the ranks
 
 
 def message(name: str, count: int = 0, detail: str = "") -> RankMessage:
@@ -35,7 +35,8 @@ def message(name: str, count: int = 0, detail: str = "") -> RankMessage:
 
 
 class Ranks:
-    """The ranks of a gloo group, each with its own clock, in one process. Times are on the first rank's clock."""
+    """The ranks of a gloo group in one process. Each rank has a separate clock, and times are on the clock of the first
+    rank."""
 
     def __init__(self, size: int, timeout_s: float = 100, skips_waits: bool = True, speed: float = 1.0) -> None:
         store = HashStore()
@@ -62,7 +63,7 @@ class Ranks:
             yield self.calls[rank]
 
     def run(self, name: str, times_ms: list[float], *root: int) -> list[float]:
-        """Return when each rank's call ends, if the ranks call the operation at the given times."""
+        """Return the end time of each rank's call of an operation. The ranks make the call at the given times."""
         called = []
         for rank, time_ms in enumerate(times_ms):
             with self.at(rank, time_ms) as calls:
@@ -80,7 +81,8 @@ def test_all_ranks_wait_for_the_last_one() -> None:
 
 @pytest.mark.parametrize(
     ("late", "waiting"),
-    # Five ranks, root 2: 2 sends to 3, then 2 to 4 and 3 to 0, then 2 to 1. Senders wait for receivers.
+    # Rank 2 is the root of five ranks. It sends to 3, then 2 sends to 4 and 3 sends to 0, then 2 sends to 1. Senders wait for
+    # receivers.
     [(2, [0, 1, 2, 3, 4]), (3, [0, 2, 3]), (4, [2, 4]), (0, [0, 3]), (1, [1, 2])],
 )
 def test_ranks_of_a_broadcast_wait_for_their_neighbours_in_the_tree(late: int, waiting: list[int]) -> None:
@@ -113,7 +115,7 @@ def test_sends_and_receives_are_numbered_by_pair_and_tag() -> None:
 def test_old_messages_of_a_channel_are_not_mistaken_for_new_ones() -> None:
     ranks = Ranks(2)
     with ranks.at(0, 900.0) as sender, temporarily_set(torch_distributed_gloo, _CALLS_KEPT=2):
-        for _ in range(3):  # the third call replaces the first
+        for _ in range(3):  # the third call overwrites the first one
             sender.call(message("send"), 1)
         with ranks.at(1, 0.0) as receiver:
             first = receiver.call(message("recv"), 0)
@@ -129,7 +131,8 @@ def test_a_rank_later_than_the_timeout_ends_the_wait_of_the_others() -> None:
     with pytest.raises(RuntimeError, match=late):
         ranks.run("barrier", [100.0, 2_101.0])
     assert ranks.ends_ms[0] == 2_100.0
-    with pytest.raises(RuntimeError, match=r"rank 2 called barrier 2\.201 s after rank 0: Timed out"):  # the latest rank
+    # The error names the latest rank.
+    with pytest.raises(RuntimeError, match=r"rank 2 called barrier 2\.201 s after rank 0: Timed out"):
         Ranks(3, timeout_s=2).run("barrier", [100.0, 2_150.0, 2_301.0])
     # With a clock of half speed, the script's 2 s take 1 s.
     with pytest.raises(RuntimeError, match="Timed out"):
@@ -144,7 +147,7 @@ def test_gloo_waits_in_real_time_on_the_wall_clock_or_with_one_rank() -> None:
 
 def test_a_work_of_gloo_waits_when_the_script_waits() -> None:
     ranks = Ranks(2)
-    group, work = HashStore(), Store()  # two objects that can have weak references
+    group, work = HashStore(), Store()  # any objects that can have weak references
     CALLS[group] = ranks.calls[0]
     with ranks.at(1, 500.0) as late:
         late.call(message("all_reduce", 1, "SUM"))
@@ -197,7 +200,8 @@ def failing(*timeout: timedelta) -> bool:
 
 
 def test_the_error_names_ranks_that_call_another_gloo_operation() -> None:
-    """GIVEN rank 1 broadcasts and rank 0 reduces THEN rank 0's wait raises an error before the timeout, even if gloo waits."""
+    """GIVEN rank 1 broadcasts and rank 0 reduces THEN rank 0's wait raises an error before the timeout, even if gloo is
+    waiting."""
     ranks = Ranks(2)
     with ranks.at(0, 0.0) as calls:
         call = calls.call(message("all_reduce", 3, "SUM"))
@@ -214,7 +218,7 @@ def test_the_error_names_ranks_that_call_another_gloo_operation() -> None:
 
 @pytest.mark.parametrize("kept", [1, 1024])
 def test_a_gloo_call_that_differs_from_the_first_ranks_call_fails_before_gloo_runs(kept: int) -> None:
-    """If sizes differ, gloo ends the process with SIGABRT."""
+    """If the sizes differ, gloo itself would end the process with SIGABRT."""
     ranks, groups = Ranks(3), [HashStore() for _ in range(3)]
     called: list[int] = []
 
@@ -229,7 +233,7 @@ def test_a_gloo_call_that_differs_from_the_first_ranks_call_fails_before_gloo_ru
             _call("allgather", call_gloo, groups[rank], [inputs * 3], inputs)
 
     for rank in (1, 2, 0):
-        gather(rank, 4)  # with one call kept, the second call replaces the keys of the first
+        gather(rank, 4)  # if one call is kept, the next call overwrites the keys of this call
     gather(2, 4)
     found = "rank 2 of the group called all_gather of 4 float32 elements, but rank 0 called all_gather of 8 float32 elements: "
     with pytest.raises(RuntimeError, match=found):
@@ -248,8 +252,8 @@ def test_the_description_of_a_call_names_the_reduction_and_the_root() -> None:
 
 
 def test_gloo_calls_that_do_not_match_fail_before_gloo_runs() -> None:
-    """GIVEN rank 0 has called an operation WHEN rank 1 passes another size or dtype, or calls another operation THEN the error
-    describes both calls."""
+    """GIVEN a call of rank 0 WHEN rank 1 passes another size or dtype, or calls another operation THEN the error describes both
+    calls."""
     ones, root = torch.ones, dist.GatherOptions()
     root.rootRank = 0
     cases: list[tuple[Any, Any, str]] = [
@@ -273,13 +277,15 @@ def test_gloo_calls_that_do_not_match_fail_before_gloo_runs() -> None:
 
 def test_gloo_can_receive_into_a_larger_tensor() -> None:
     ranks = Ranks(2)
-    for rank, name, count in ((0, "send", 2), (1, "recv", 3), (1, "recv", 3), (0, "send", 2)):  # either rank may be first
+    # The test tries both orders of the ranks.
+    for rank, name, count in ((0, "send", 2), (1, "recv", 3), (1, "recv", 3), (0, "send", 2)):
         with ranks.at(rank, 0.0) as calls:
             assert calls.call(message(name, count), 1 - rank) is not None
 
 
 def test_the_error_names_a_rank_that_did_not_call_a_gloo_operation() -> None:
-    """GIVEN a group of ranks 4, 6 and 8 WHEN rank 6 ends without the call THEN the errors of the other ranks name it."""
+    """GIVEN a group of ranks 4, 6 and 8 WHEN rank 6 ends without calling the operation THEN the errors of ranks 4 and 8 name
+    rank 6."""
     ranks = Ranks(3)
     for calls in ranks.calls:
         calls.global_ranks = [4, 6, 8]
@@ -306,7 +312,8 @@ def test_the_error_names_a_gloo_sender_that_never_sends() -> None:
 
 
 def test_the_error_names_ranks_that_wait_for_each_other_in_gloo_and_nccl() -> None:
-    """GIVEN rank 1 waits in NCCL WHEN rank 0 waits in gloo THEN rank 0 reports that the ranks wait for each other."""
+    """GIVEN rank 1 waits for rank 0 in NCCL WHEN rank 0 waits for rank 1 in gloo THEN rank 0 reports that they wait for each
+    other."""
     ranks = Ranks(2)
     waits = {"barrier of gloo": "rank 0 waits"}
     ranks.deadlocks = SimpleNamespace(find_deadlock=lambda wait, missing: waits[wait] * (missing == [1]), end=lambda: None)
@@ -325,7 +332,8 @@ def test_roots_peers_and_tags_are_found_in_the_arguments() -> None:
 
 
 def test_gloo_refuses_to_send_and_receive_cuda_tensors() -> None:
-    # The documentation of torch.distributed says so in its table of backends. Gloo writes from the tensor's address.
+    # The table of backends in PyTorch's documentation says that gloo does not support this. Gloo would read from the tensor's
+    # address.
     with pytest.raises(RuntimeError, match="Bad address"):
         _refuse_device_memory()
 
@@ -337,7 +345,7 @@ def _after_barrier(
     speed: float = 1.0,
     wait_all_ranks: bool = False,
 ) -> tuple[float, str]:
-    """Return the time in ms until which this rank is blocked, and its error, if the ranks call the barrier at the given
+    """Return the time in ms at which this rank leaves the barrier, and its error. The ranks call the barrier at the given
     times."""
     ranks, group, called = Ranks(len(arrived_ms), 7, speed=speed), HashStore(), []
     CALLS[group] = ranks.calls[rank]
@@ -360,20 +368,20 @@ def test_ranks_leave_a_monitored_barrier_when_the_last_arrives() -> None:
         assert _after_barrier([100.0, 300.0, 200.0], rank) == (300.0, "")
     assert _after_barrier([300.0, 100.0, 200.0], 1) == (300.0, "")
     assert _after_barrier([300.0]) == (-1.0, "")
-    # exactly at the timeout, which begins when rank 0 arrives
+    # The last rank arrives exactly at the timeout, which begins when rank 0 arrives.
     assert _after_barrier([100.0, 2_100.0], 0, timedelta(seconds=2)) == (2_100.0, "")
 
 
 @pytest.mark.parametrize("limit_ms", [2_000, 500, 7_000])
 def test_a_monitored_barrier_names_the_ranks_that_arrive_after_its_timeout(limit_ms: int) -> None:
-    timeout = None if limit_ms == 7_000 else timedelta(milliseconds=limit_ms)  # None: the group's
+    timeout = None if limit_ms == 7_000 else timedelta(milliseconds=limit_ms)  # None stands for the timeout of the group
     times = [100.0, 100.001 + limit_ms, 90.0, 200.0 + limit_ms]
     end_ms, failed = 100.0 + limit_ms, f"failed to pass monitoredBarrier in {limit_ms} ms"
     assert _after_barrier(times, 0, timeout) == (end_ms, f"[Rank 0]: Rank 1 {failed}")
     assert _after_barrier(times, 0, timeout, wait_all_ranks=True) == (end_ms, f"[Rank 0]: Ranks 1, 3 {failed}")
     blocked_ms, error = _after_barrier(times, 2, timeout)
     assert blocked_ms == end_ms and error.startswith("Rank 2 successfully reached monitoredBarrier, but received errors")
-    # a late rank does not go back in time
+    # The clock of a late rank does not go back.
     assert _after_barrier(times, 3, timeout)[0] == 200.0 + limit_ms
 
 

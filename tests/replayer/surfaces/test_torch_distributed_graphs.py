@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Collectives captured in CUDA graphs. tests/e2e/scripts/rank_programs.py checks their values."""
+"""Tests collectives in CUDA graphs. tests/e2e/scripts/rank_programs.py checks their values."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LATE_NS = 50_000_000
 
 
 def captured(rank: int, *, count: int = 4, on_side_stream: bool = False, joined: bool = True) -> torch.cuda.CUDAGraph:
-    """A graph with one all-reduce."""
+    """Return a graph that contains one all-reduce."""
     graph = torch.cuda.CUDAGraph()
     value = torch.zeros(count, device="cuda")
-    dist.all_reduce(value)  # both ranks are here
+    dist.all_reduce(value)  # this call synchronizes the ranks
     with torch.cuda.graph(graph):
         stream: torch.cuda.Stream = torch.cuda.Stream() if on_side_stream else torch.cuda.current_stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -32,7 +32,7 @@ def captured(rank: int, *, count: int = 4, on_side_stream: bool = False, joined:
 
 @pytest.mark.parametrize("on_side_stream", [False, True])
 def test_a_graph_replay_waits_on_the_device_for_the_slowest_rank(on_side_stream: bool) -> None:
-    """GIVEN rank 1 is 50 ms late at the first of two replays THEN rank 0's stream is ready after 50 ms."""
+    """GIVEN rank 1 is 50 ms late at the first of two replays THEN rank 0's stream is ready 50 ms later."""
 
     def body(rank: int) -> None:
         graph = captured(rank, on_side_stream=on_side_stream)
@@ -44,7 +44,7 @@ def test_a_graph_replay_waits_on_the_device_for_the_slowest_rank(on_side_stream:
         graph.replay()
         after_ns = stream.ready_ns
         assert LATE_NS <= after_ns - before_ns < 2 * LATE_NS
-        assert gpu.streams.host_now_ns() - before_ns < LATE_NS  # the host launches and goes on
+        assert gpu.streams.host_now_ns() - before_ns < LATE_NS  # the host launches the graph and does not wait
         graph.replay()
         assert stream.ready_ns - after_ns < LATE_NS / 2
 
@@ -55,8 +55,8 @@ def test_a_graph_replay_waits_on_the_device_for_the_slowest_rank(on_side_stream:
 
 @pytest.mark.parametrize("advances", [True, False])
 def test_a_rank_that_replays_a_graph_late_delays_the_others_without_a_timeout(advances: bool) -> None:
-    """GIVEN a graph that begins with a collective, and a timeout of 10 s WHEN rank 1 replays the graph 100 s late THEN the
-    other rank waits, because NCCL's watchdog ignores captured collectives."""
+    """GIVEN a rank that replays its graph later than the timeout THEN the other rank waits. NCCL's watchdog ignores captured
+    collectives."""
 
     def body(rank: int) -> None:
         graph, clock = captured(rank), state.gpu().clock

@@ -1,4 +1,4 @@
-"""Groups that are split from groups, or made by ranks that are bound to their devices."""
+"""Tests groups that are split from other groups, and groups of ranks that are bound to their devices."""
 
 from __future__ import annotations
 

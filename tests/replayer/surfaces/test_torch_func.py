@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls, disable-error-code="no-any-return"
-"""Tensors inside the transforms of torch.func are on "cuda". Runs in the warm interpreter, see warm.py."""
+"""Tests that tensors inside the transforms of torch.func are on "cuda". Each test runs in a fork of an interpreter that has
+imported torch (warm.py)."""
 
 from __future__ import annotations
 

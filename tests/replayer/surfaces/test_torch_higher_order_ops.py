@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Operators that take functions run in their eager form."""
+"""Tests that higher-order operators, which take functions as arguments, run eagerly."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ print(torch.cuda.max_memory_allocated(), x.grad.stride() == x.stride())
 def test_flex_attention_forward_and_backward() -> None:
     from torch.nn.attention.flex_attention import flex_attention
 
-    warnings.simplefilter("ignore")  # PyTorch's own advice to compile it
+    warnings.simplefilter("ignore")  # PyTorch advises to compile flex attention
     q, k, v = (torch.ones(1, 2, 4, 8, device="cuda", requires_grad=True) for _ in range(3))
     out = flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (j - i))
     out.sum().backward()
@@ -63,7 +63,7 @@ def test_a_higher_order_operator_can_run_eagerly_inside_a_dispatch_mode() -> Non
 
 
 def test_an_operator_of_the_script_uses_its_kernel_for_cuda() -> None:
-    """The operator has no eager form. Without a kernel, the error names CUDA."""
+    """The script's operator has no eager form. Without a CUDA kernel, the error message names CUDA."""
 
     class Sum(torch._ops.HigherOrderOperator):
         def __call__(self, *args: Any) -> Any:
@@ -77,7 +77,7 @@ def test_an_operator_of_the_script_uses_its_kernel_for_cuda() -> None:
 
 
 def test_a_condition_can_run_eagerly_inside_a_dispatch_mode() -> None:
-    """PyTorch's kernel of `cond` raises an error if a mode is active."""
+    """PyTorch's own kernel of `cond` raises an error while a dispatch mode is active."""
     x = torch.ones(2, 4, device="cuda")
     with torch.no_grad(), _LeavesItToTensors(), _LeavesItToTensors():
         out = torch.ops.higher_order.cond(True, lambda a: a + 1, lambda a: a - 1, (x,))
@@ -86,8 +86,8 @@ def test_a_condition_can_run_eagerly_inside_a_dispatch_mode() -> None:
 
 @pytest.mark.program
 def test_flex_attention_in_compiled_code_is_one_kernel_without_a_matrix_of_scores() -> None:
-    """Input, output and each gradient take 1 MiB. The scores of 16 heads would take 256 MiB. Forward also creates logsumexp and
-    maxima of 16 x 2048 floats, and the mask has four tensors of one block of 512 bytes."""
+    """Input, output and each gradient take 1 MiB. A matrix of scores for 16 heads would take 256 MiB. The forward pass also
+    returns logsumexp and maxima of 16 x 2048 floats. The mask has four tensors with one block of 512 bytes each."""
     said = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True, timeout=280)
     assert "flex_attention called" not in said.stderr
     mib, row = 1 << 20, 16 * 2048 * 4

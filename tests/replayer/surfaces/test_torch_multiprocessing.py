@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Tensors sent to another process with torch.multiprocessing and RPC. Runs in the warm interpreter, see warm.py."""
+"""Tests tensors that are sent to another process with torch.multiprocessing or RPC. Each test runs in a fork of an interpreter
+that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tests.replayer.fake_gpu import use
 
 
 def sent(value: Any) -> Any:
-    """Return the object that the receiver gets from a queue."""
+    """Return the object that the receiver gets from the queue."""
     return ForkingPickler.loads(ForkingPickler.dumps(value))
 
 
@@ -34,7 +35,8 @@ def test_another_process_receives_tensors_that_share_memory() -> None:
     assert got.data_ptr() == x.data_ptr() and row.data_ptr() == x[1].data_ptr()
     assert got.untyped_storage() == row.untyped_storage()
     del x, count
-    assert gpu.devices[0].memory.usage.allocated_bytes < before  # the sender frees, the receiver has not allocated
+    # The sender has freed its memory, and the receiver has allocated none.
+    assert gpu.devices[0].memory.usage.allocated_bytes < before
 
 
 def test_a_shared_model_trains_in_another_process() -> None:
@@ -77,7 +79,7 @@ def test_storages_and_sparse_tensors_are_shared_between_processes() -> None:
 
 
 def test_a_loader_worker_collates_tensors_into_shared_storage() -> None:
-    """As torch.utils.data.default_collate does in a worker: two tensors of three elements become one of 2 x 3."""
+    """In a worker, torch.utils.data.default_collate stacks two tensors of three elements into shared memory."""
     use()
     x = torch.ones(3, device="cuda")
     out = x.new(x._typed_storage()._new_shared(6, device=x.device)).resize_(2, 3)

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
-"""Runs PyTorch's nn.DataParallel on several virtual devices, with a clock that stands still.
+"""Tests PyTorch's nn.DataParallel on several virtual devices, with a clock that stands still.
 
-Runs in the warm interpreter.
+Each test runs in a fork of an interpreter that has imported torch (warm.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STEPS = 3
 
 
 class StandingClock(FakeClock):
-    """A fake of the recorded clock, which this machine's own time does not advance."""
+    """Stands in for the recorded clock. The speed of this machine does not advance this clock."""
 
     flows = False
 
@@ -69,14 +69,15 @@ def _train(model: nn.Module, steps: int, rows: int = 32, *, amp: bool = False) -
 
 @pytest.mark.parametrize("amp", [False, True])
 def test_unmodified_data_parallel_reproduces_the_published_stage_times(amp: bool) -> None:
-    """GIVEN the recording of two P100 WHEN nn.DataParallel trains on it THEN its parts take their published times."""
+    """GIVEN the recording of two P100 WHEN nn.DataParallel trains THEN each stage takes its published time."""
     trace = load(find("p100x2-no-cudnn"))
     trace.workload = None  # a small network is used here instead of the recorded one
     _, log = _use(trace)
     _train(nn.DataParallel(_net()), 3, amp=amp)
     assert len(log.steps) == 3 and log.phases
     parts_ms = {part: tuple(ns / MS for ns in times) for part, times in stages_ns(log, 2).items()}
-    assert parts_ms == {key: pytest.approx(times, abs=0.05) for key, times in PUBLISHED_MS.items()}  # the labels' copy is h2d
+    # "h2d" is the copy of the labels.
+    assert parts_ms == {key: pytest.approx(times, abs=0.05) for key, times in PUBLISHED_MS.items()}
     last: Counter[str] = Counter()
     for name, start, end, _, _ in log.phases:
         last[name] += end - start if start >= log.steps[2][0] else 0
@@ -95,12 +96,12 @@ def test_replicas_use_the_same_timeline_rows_in_every_step() -> None:
     names = {key: gpu.current.threads[row].name for key, row in rows.items()}
     assert names["parallel_apply", 0] == "replica 0" and names["parallel_apply", 1] == "replica 1"
     assert {name for key, name in names.items() if key[0] != "parallel_apply"} == {"MainThread"}
-    assert len(gpu.current.threads) <= 5  # though each of four steps made two threads
+    assert len(gpu.current.threads) <= 5  # the four steps have started eight threads
 
 
 def test_the_first_device_has_the_larger_share_of_memory() -> None:
-    """GIVEN two replicas WHEN a step runs THEN weights and gradients are on both devices during the step, and gradients stay on
-    one."""
+    """GIVEN two replicas WHEN a step runs THEN both devices have weights and gradients. After the step, only the first device
+    keeps them."""
     _use(load(find("p100x2-no-cudnn")))
     net = _net()
     weights_bytes = sum(-(-p.numel() * 4 // 512) * 512 for p in net.parameters())
@@ -108,7 +109,7 @@ def test_the_first_device_has_the_larger_share_of_memory() -> None:
     assert before == [weights_bytes, 0]
     _train(nn.DataParallel(net), 2)
     after = [torch.cuda.memory_allocated(i) for i in (0, 1)]
-    assert after == [2 * weights_bytes, 0]  # with gradients; the optimizer is gone
+    assert after == [2 * weights_bytes, 0]  # the first device has weights and gradients, but no optimizer state
     peaks = [torch.cuda.max_memory_allocated(i) for i in (0, 1)]
     assert peaks[0] > peaks[1] > weights_bytes
     assert {parameter.grad.device for parameter in net.parameters() if parameter.grad is not None} == {torch.device("cuda", 0)}
@@ -142,8 +143,8 @@ class _Replica(nn.Module):
 
 @pytest.mark.parametrize("waiting", [0, 1])
 def test_on_the_recorded_clock_the_launches_of_replicas_alternate(waiting: int) -> None:
-    """GIVEN two replicas on one device WHEN one launches all of its ops before the other THEN their launches are played in
-    turns, whichever was first."""
+    """GIVEN two replicas on one device WHEN one replica launches all of its ops first THEN the launches of both replicas still
+    alternate."""
     gpu, log = _use(load(find("p100x2-no-cudnn")), StandingClock())
     x, done = torch.randn(4, 64).cuda(), threading.Event()
     gpu.launches.flush()
@@ -154,7 +155,7 @@ def test_on_the_recorded_clock_the_launches_of_replicas_alternate(waiting: int) 
     assert rows == [(f"replica {number}", op) for op in ("aten::relu", "aten::exp") for number in (0, 1)], rows
 
 
-def test_threads_take_turns() -> None:
+def test_threads_take_turns_in_proportion_to_their_launches() -> None:
     assert turn_order([1, 1, 0, 0, 0]) == [2, 0, 3, 1, 4]
 
 
@@ -188,8 +189,7 @@ def test_wrong_devices_and_failed_replicas_raise_the_usual_errors() -> None:
 
 
 def _one_gpu(rows: int) -> Trace:
-    """Return a recording of `_net` on one GPU. Only the kernel times of the optimizer do not depend on the batch
-    size."""
+    """Return a recording of `_net` on one GPU. All kernel times depend on the batch size, except those of the optimizer."""
     each = rows * 100  # us
     forward = [
         Op("aten::addmm", 1_100, 50, kernel=(1_200, each), shapes=((HIDDEN,), (rows, 64), (64, HIDDEN))),
@@ -209,19 +209,19 @@ def _one_gpu(rows: int) -> Trace:
 
 
 def _work(log: Any, kind: DeviceKind, device: int) -> list[tuple[str, dict[str, int]]]:
-    """Return the names and the rows of the work of the given kind on a device, in the order of launches."""
+    """Return the names and rows of one kind of work on a device, in the order of launches."""
     return [(log.strings[r["name"]], r) for r in log.device if (r["kind"], r["device"]) == (kind, device)]
 
 
 def _computed(log: Any, device: int) -> list[dict[str, int]]:
-    """Return the kernels of the forward and the backward pass that come from recorded kernels."""
+    """Return the kernels of the forward and the backward pass whose times come from recorded kernels."""
     kernels = _work(log, DeviceKind.KERNEL, device)
     return [row for name, row in kernels if name.startswith("kernel of") and "_foreach" not in name]
 
 
 def test_two_gpus_are_predicted_from_the_kernels_of_one() -> None:
-    """GIVEN one GPU with 64 rows WHEN 64 rows are split over two GPUs THEN each computes half as long, and copy times scale
-    with bytes."""
+    """GIVEN a recording of one GPU WHEN its batch is split over two GPUs THEN each GPU computes half as long. The time of a
+    copy depends on its bytes."""
     _, log = _use(_one_gpu(64), gpus=2, link_gbps=10)
     assert torch.cuda.device_count() == 2
     assert torch.cuda.get_device_name(1) == torch.cuda.get_device_name(0) == "Tesla P100-PCIE-16GB"
@@ -233,17 +233,17 @@ def test_two_gpus_are_predicted_from_the_kernels_of_one() -> None:
         assert [row["duration_ns"] / US for row in computed] == [pytest.approx(6_400 / 2, rel=0.1)] * len(computed)
         assert {row["origin"] for row in computed} == {Origin.SCALED}
     optimizer = [[name for name, _ in _work(log, DeviceKind.KERNEL, device) if "_foreach" in name] for device in (0, 1)]
-    assert optimizer[0] and not optimizer[1]  # one device optimizes
+    assert optimizer[0] and not optimizer[1]  # only the first device runs the optimizer
     weights_bytes, output_bytes = (64 * HIDDEN + HIDDEN + HIDDEN * 8 + 8) * 4, 32 * 8 * 4
     for device, sizes in enumerate(
         [
-            [weights_bytes, output_bytes],  # broadcast; gradients scattered
-            [output_bytes, weights_bytes],  # gathered; gradients added up
+            [weights_bytes, output_bytes],  # weights are broadcast, and gradients of the output are scattered
+            [output_bytes, weights_bytes],  # outputs are gathered, and gradients of the weights are added up
         ]
     ):
         copies = [row for name, row in _work(log, DeviceKind.MEMCPY, device) if name.startswith("Memcpy PtoP")]
         assert [(row["bytes"], row["duration_ns"]) for row in copies] == [(n, n // 10 + KERNEL_FLOOR_NS) for n in sizes] * STEPS
-        assert {row["origin"] for row in copies} == {Origin.ROOFLINE}  # marked as estimated
+        assert {row["origin"] for row in copies} == {Origin.ROOFLINE}  # copy times are marked as estimates
         scattered = [row["bytes"] for name, row in _work(log, DeviceKind.MEMCPY, device) if "HtoD" in name]
         assert scattered.count(32 * 64 * 4) == STEPS
 
@@ -253,7 +253,7 @@ def test_two_devices_overlap_and_nearly_halve_the_step_time() -> None:
     _train(nn.DataParallel(_net()), STEPS, rows=64)
     spans = []
     for device in (0, 1):
-        rows = _computed(log, device)[-7:]  # the last step
+        rows = _computed(log, device)[-7:]  # these are the rows of the last step
         spans.append((rows[0]["start_ns"], rows[-1]["start_ns"] + rows[-1]["duration_ns"]))
     (begin, end), (other_begin, other_end) = spans
     assert min(end, other_end) - max(begin, other_begin) > 0.9 * (end - begin)
@@ -267,7 +267,7 @@ def test_copies_between_gpus_use_the_default_link_of_the_device() -> None:
     _, log = _use(_one_gpu(64), gpus=2)
     torch.zeros(1 << 20, device="cuda").to("cuda:1")
     [copy] = [row for name, row in _work(log, DeviceKind.MEMCPY, 0) if "PtoP" in name]
-    assert copy["duration_ns"] == int((4 << 20) / 12.6) + KERNEL_FLOOR_NS  # PCI Express 3
+    assert copy["duration_ns"] == int((4 << 20) / 12.6) + KERNEL_FLOOR_NS  # the default link is PCI Express 3
 
 
 def test_replay_on_more_gpus_than_recorded_needs_recorded_kernels() -> None:

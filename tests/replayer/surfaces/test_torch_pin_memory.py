@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Pinned tensors: which tensors are pinned, for how long, and the time that pinning takes. Runs in the warm interpreter."""
+"""Tests which tensors are pinned, for how long they are pinned, and how long pinning takes. Each test runs in a fork of an
+interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def test_a_pinned_copy_has_the_values_and_layout_of_its_source() -> None:
     assert pinned.is_pinned() and not x.is_pinned() and pinned.pin_memory() is pinned
     assert torch.equal(pinned, x) and pinned.stride() == x.stride() and pinned.dtype is x.dtype
     assert type(torch.nn.Parameter(torch.ones(2)).pin_memory()) is torch.Tensor
-    assert not torch.ones(0).pin_memory().is_pinned()  # there is no memory that could be
+    assert not torch.ones(0).pin_memory().is_pinned()  # an empty tensor has no memory to pin
     assert torch.ones(3, dtype=torch.bool).pin_memory().tolist() == [True] * 3
     assert torch.ones(3, dtype=torch.complex64).pin_memory().dtype is torch.complex64
 
@@ -70,13 +71,13 @@ def test_the_argument_device_is_deprecated() -> None:
 def test_the_system_locks_the_pages_of_pinned_memory() -> None:
     use()
     before = _vm_locked_bytes()
-    x = torch.empty(3 << 18, pin_memory=True)  # 3 MiB
+    x = torch.empty(3 << 18, pin_memory=True)  # the tensor takes 3 MiB
     if not _stat("allocated_bytes.current") or _vm_locked_bytes() == before:
         pytest.skip("this system does not let us lock 4 MiB")
     assert _vm_locked_bytes() - before == _stat("allocated_bytes.current") == 4 << 20
     del x
     assert (_stat("active_bytes.current"), _vm_locked_bytes() - before) == (0, 4 << 20)
-    torch._C._host_emptyCache()  # torch.accelerator.memory.empty_host_cache since PyTorch 2.12
+    torch._C._host_emptyCache()  # since PyTorch 2.12, this is torch.accelerator.memory.empty_host_cache
     assert _vm_locked_bytes() == before
 
 
@@ -137,7 +138,7 @@ def test_pinned_factories_respect_requires_grad_and_the_default_device() -> None
 
 
 def test_torch_tensor_pins_only_new_data_that_stays_on_the_cpu() -> None:
-    # torch/csrc/utils/tensor_new.cpp
+    # PyTorch's rules are in torch/csrc/utils/tensor_new.cpp.
     use()
     assert torch.tensor([1.0], pin_memory=True).is_pinned()
     assert torch.tensor([1.0], pin_memory=True, device="cuda").is_cuda
@@ -149,7 +150,7 @@ def test_memory_stays_pinned_while_any_array_or_tensor_uses_it() -> None:
     use()
     array = torch.ones(64, 64).pin_memory()[3:, 1].numpy()
     assert _stat("active_requests.current") == 1
-    again = torch.from_numpy(array)  # no tensor of the first one's is left, but its memory
+    again = torch.from_numpy(array)  # the first tensor is gone, but its memory still exists
     assert again.is_pinned() and again.untyped_storage().is_pinned()
     del array, again
     assert _stat("active_requests.current") == 0
@@ -200,7 +201,7 @@ def test_a_copy_of_a_pinned_tensor_is_not_pinned() -> None:
     assert torch.equal(pickle.loads(pickle.dumps(x)), x)
     assert x.untyped_storage().pin_memory().is_pinned() and x.view(2, 3).is_pinned() and x.detach().is_pinned()
     assert x.share_memory_().is_shared() and not x.is_pinned()
-    assert _stat("active_requests.current") == 0  # its memory is another now
+    assert _stat("active_requests.current") == 0  # sharing moved the tensor to other memory
 
 
 def test_a_forked_worker_neither_locks_nor_frees_pinned_memory_of_its_parent() -> None:
@@ -212,7 +213,7 @@ def test_a_forked_worker_neither_locks_nor_frees_pinned_memory_of_its_parent() -
     child = os.fork()
     if not child:
         facts: list[object] = [float(kept.sum()), kept.is_pinned(), _vm_locked_bytes()]
-        kept.zero_()  # its own copy
+        kept.zero_()  # the child has a separate copy of this memory
         del kept
         try:
             torch.ones(3).pin_memory()
@@ -258,10 +259,10 @@ def test_the_pinning_thread_of_a_loader_copies_batches_into_locked_memory(worker
     del images, labels
     assert _stat("active_requests.current") == 0
     assert _stat("active_requests.allocated") == 64
-    assert 2 <= _stat("num_host_alloc") <= 2 * (2 * workers + 3)  # images and labels of what is on its way
+    assert 2 <= _stat("num_host_alloc") <= 2 * (2 * workers + 3)  # this counts images and labels of all batches in progress
 
 
-def test_tensors_of_many_threads_are_pinned_and_freed_at_once() -> None:
+def test_many_threads_can_pin_and_free_tensors_at_the_same_time() -> None:
     use()
     made: queue.Queue[torch.Tensor] = queue.Queue(maxsize=4)
 
@@ -291,7 +292,7 @@ def test_memory_of_the_script_can_be_registered_as_pinned() -> None:
     assert cudart.cudaHostRegister(x.data_ptr(), size_bytes, 0) == 0
     assert x.is_pinned() and x[100:].is_pinned()
     x.to("cuda", non_blocking=True)
-    assert gpu.copies[-1][-1] is False  # does not block
+    assert gpu.copies[-1][-1] is False  # this copy does not block
     assert cudart.cudaGetErrorString(cudart.cudaHostRegister(x.data_ptr(), 4, 0)).startswith("part or all of the requested")
     torch.cuda.check_error(cudart.cudaHostUnregister(x.data_ptr()))
     assert not x.is_pinned()
@@ -301,7 +302,7 @@ def test_memory_of_the_script_can_be_registered_as_pinned() -> None:
 
 def test_host_memory_stats_has_the_documented_keys() -> None:
     use()
-    assert torch.cuda.host_memory_stats() == {}  # before CUDA has been started
+    assert torch.cuda.host_memory_stats() == {}  # CUDA has not been started yet
     x = torch.ones(5_000, pin_memory=True)
     assert (_stat("active_bytes.current"), _stat("allocated_bytes.peak"), _stat("allocations.allocated")) == (32_768, 32_768, 1)
     del x

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""A script that profiles itself sees the virtual GPU's kernels. Runs in the warm interpreter, see warm.py."""
+"""Tests that a script that profiles itself sees the kernels of the virtual GPU. Each test runs in a fork of an interpreter that
+has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from traces.model.trace import NONE, DeviceKind, DeviceSpans, HostSpans, Trace
 
 
 def test_the_profiler_of_the_script_sees_the_replayed_kernels() -> None:
-    """GIVEN a training step under torch.profiler WHEN it is summed up and exported THEN its kernels belong to its ops."""
+    """GIVEN a profiled training step WHEN the profile is summarized and exported THEN its kernels belong to its ops."""
 
     def body(rank: int) -> None:
         model, x = nn.Linear(4, 4).cuda(), torch.ones(2, 4, device="cuda")
@@ -45,7 +46,7 @@ def test_the_profiler_of_the_script_sees_the_replayed_kernels() -> None:
             events = json.loads(path.read_text())["traceEvents"]
             kinds = Counter(event.get("cat") for event in events)
             assert kinds["cuda_runtime"] >= kinds["kernel"] > 4 and kinds["user_annotation"], kinds
-            # AND on the GPU, each range covers the kernels that were launched directly in it, as in Kineto
+            # THEN on the GPU, each range contains the kernels that were launched directly in it, as in Kineto's profiles
             on_gpu = {event["name"]: event for event in events if event.get("cat") == "gpu_user_annotation"}
             for name, kernel in {"## forward ##": "aten::addmm", "## loss ##": "aten::sum"}.items():
                 begin_us, end_us = on_gpu[name]["ts"], on_gpu[name]["ts"] + on_gpu[name]["dur"]
@@ -69,8 +70,7 @@ def test_the_profiler_of_the_script_sees_the_replayed_kernels() -> None:
 
 
 def test_the_profiler_of_the_script_sees_the_memory_of_each_op() -> None:
-    """GIVEN ops of known sizes in a range WHEN profiled with memory and stacks THEN each op has its bytes and the range has
-    their sum."""
+    """GIVEN two ops in a range THEN each op has the bytes that it allocated, and the range has their sum."""
 
     def body(rank: int) -> None:
         x = torch.ones(1024, device="cuda")
@@ -84,11 +84,11 @@ def test_the_profiler_of_the_script_sees_the_memory_of_each_op() -> None:
         assert of_op == {"aten::sin": 4096, "aten::cat": 8192}, of_op
         both = averages["## both ##"]
         assert (both.device_memory_usage, both.self_device_memory_usage) == (12288, 0)
-        assert sum(one.self_device_memory_usage for one in profiled.events()) == 8192  # what was freed belongs to no op
+        assert sum(one.self_device_memory_usage for one in profiled.events()) == 8192  # freed memory is not attributed to an op
         assert "Self CUDA Mem" in profiled.key_averages().table()
-        # AND functions of this tool are none of the script's
+        # THEN the profile contains no function of this tool
         assert not [name for name in averages if name.startswith("replayer/")]
-        # AND what needs Kineto's own record of the device's memory is refused by name
+        # THEN an export that needs Kineto's memory events raises NotEmulated with the name of the call
         with pytest.raises(NotEmulated, match=r"export_memory_timeline is not emulated.*_record_memory_history"):
             profiled.export_memory_timeline("memory.html", device="cuda:0")
 
@@ -96,8 +96,7 @@ def test_the_profiler_of_the_script_sees_the_memory_of_each_op() -> None:
 
 
 def test_the_profiler_of_the_script_sees_copies_and_waits_and_shapes() -> None:
-    """GIVEN copies that a profiler sees in part, and waits WHEN profiled THEN the profile has each of them, and shapes on
-    request."""
+    """The profile contains each copy and each wait. It contains shapes if the script asks for them."""
 
     def body(rank: int) -> None:
         def profiled(*, record_shapes: bool) -> Trace:
@@ -117,7 +116,7 @@ def test_the_profiler_of_the_script_sees_copies_and_waits_and_shapes() -> None:
         texts = [found.strings[name] for name in found.host.name.tolist()]
         assert texts.count("aten::copy_") == 4 and "cudaStreamSynchronize" in texts
         of_relu = found.host.sequence[[text == "aten::relu" for text in texts]]
-        assert (of_relu != NONE).tolist() == [False, True]  # with gradient or without
+        assert (of_relu != NONE).tolist() == [False, True]  # only the second relu has a gradient
         copies = found.device.launch[found.device.kind == DeviceKind.MEMCPY]
         ops = found.host.parent[copies]
         assert [found.strings[shapes] for shapes in found.host.shapes[ops].tolist()] == ["64,3;64,3", "3,5;3,5"]
@@ -127,8 +126,7 @@ def test_the_profiler_of_the_script_sees_copies_and_waits_and_shapes() -> None:
 
 
 def test_profiled_ops_never_overlap_partially() -> None:
-    """GIVEN ops with equal names on the host and on the GPU (Adam reads its step counts), and reads WHEN profiled THEN all are
-    nested."""
+    """GIVEN reads, and ops that run on the host and on the GPU under the same name THEN all ops in the profile are nested."""
 
     def body(rank: int) -> None:
         model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).cuda()
@@ -152,8 +150,8 @@ def test_profiled_ops_never_overlap_partially() -> None:
         host = found.host
         reads = [row for row in range(len(host)) if found.strings[host.name[row]] == "aten::_local_scalar_dense"]
         waits = [row for row in range(len(host)) if found.strings[host.name[row]] == "cudaStreamSynchronize"]
-        assert len(reads) > len(waits) >= 2  # those of Adam's step counts wait for nothing
-        assert {int(row) for row in host.parent[waits]} & set(reads)  # a read of the loss holds its wait
+        assert len(reads) > len(waits) >= 2  # Adam reads its step counts without waiting
+        assert {int(row) for row in host.parent[waits]} & set(reads)  # the wait is inside the read of the loss
         for row in range(len(host)):
             if (outer := host.parent[row]) >= 0:
                 assert host.start_ns[outer] <= host.start_ns[row]
@@ -164,8 +162,7 @@ def test_profiled_ops_never_overlap_partially() -> None:
 
 
 def test_profiled_stacks_contain_functions_of_the_script_but_not_of_trace() -> None:
-    """GIVEN a profile with stacks WHEN it is exported THEN each call belongs to the script or torch, and lies within its
-    caller."""
+    """GIVEN a profile with stacks THEN each call belongs to the script or torch, and is nested in its caller."""
 
     def body(rank: int) -> None:
         model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).cuda(), torch.ones(2, 4, device="cuda")
@@ -198,8 +195,7 @@ def test_profiled_stacks_contain_functions_of_the_script_but_not_of_trace() -> N
 
 
 def test_ops_of_zero_duration_keep_their_launches() -> None:
-    """GIVEN several ops at the same time of the recorded clock WHEN the profile is exported THEN no op is nested in another
-    op."""
+    """GIVEN several ops that start at the same time THEN no op is nested in another op in the exported profile."""
     window = Trace()
     window.strings.add("")
     window.host = HostSpans.of(start_ns=[10, 10, 10, 50], duration_ns=[0, 0, 0, 9])
@@ -214,7 +210,7 @@ def test_ops_of_zero_duration_keep_their_launches() -> None:
 
 
 def test_a_pageable_copy_takes_no_time_from_its_op() -> None:
-    """A reader treats such a call as a wait for its whole duration (Note [Active host time] of the recording's indexer)."""
+    """The importer treats the call of such a copy as a wait for its whole duration (Note [Active host time])."""
     window = Trace()
     pageable, pinned = (window.strings.add(f"Memcpy HtoD ({memory} -> Device)") for memory in ("Pageable", "Pinned"))
     window.host = HostSpans.of(start_ns=[0, 100_000], duration_ns=[100_000, 50_000])

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Gradients that a script assigns, and tensors that share memory through DLPack."""
+"""Tests gradients that a script assigns, and tensors that share memory through DLPack."""
 
 from __future__ import annotations
 

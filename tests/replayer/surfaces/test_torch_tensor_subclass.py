@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls, disable-error-code="override,no-any-return"
-"""Subclasses that wrap virtual tensors are on "cuda", under autograd too. Runs in the warm interpreter, see warm.py."""
+"""Tests that tensor subclasses that wrap virtual tensors are on "cuda", also under autograd. Each test runs in a fork of an
+interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ class Copying(torch.Tensor):
 
 
 class Described:
-    """A base class that is not a tensor class. Its objects have a dictionary."""
+    """A base class that is not a tensor class. Each of its objects has a dictionary."""
 
 
 class DescribedCopying(Described, Copying):
@@ -104,7 +105,7 @@ def test_methods_of_a_virtual_tensor_can_be_called_as_functions_of_the_class() -
     x = torch.arange(3.0, device="cuda")
     assert type(torch.Tensor.as_subclass(x, Copying)) is type(x.as_subclass(Copying))
     assert isinstance(torch.Tensor.as_subclass(x, Copying), Copying)
-    assert type(x.as_subclass(Copying).as_subclass(torch.Tensor)) is type(x)  # `as_subclass` is no torch function
+    assert type(x.as_subclass(Copying).as_subclass(torch.Tensor)) is type(x)  # `as_subclass` does not call `__torch_function__`
     assert torch.Tensor.data_ptr(x) == x.data_ptr() and torch.Tensor.tolist(x) == [0.0, 1.0, 2.0]
     torch.Tensor.record_stream(x, torch.cuda.current_stream())
     with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""`torch.utils.cpp_extension` compiles only extensions without CUDA kernels."""
+"""Tests that `torch.utils.cpp_extension` compiles only extensions without CUDA kernels."""
 
 from __future__ import annotations
 

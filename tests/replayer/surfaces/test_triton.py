@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Kernels of Triton, tested with a fake package that has the patched names."""
+"""Tests kernels of Triton with a fake package that has the patched names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Autotuner:
 
 
 def twice_kernel(x: Any, n: int) -> None:
-    """What a script decorates."""
+    """Stands for the function that a script decorates with `triton.jit`."""
 
 
 def _installed(recorded: list[str]) -> tuple[Any, Any]:
