@@ -1,4 +1,5 @@
-"""Two traces compared op by op, and kernel by kernel within ops. Renamed, fused or split ops are neither new nor gone."""
+"""Tests how two traces are compared op by op, and kernel by kernel within ops. Renamed, fused or split ops are neither new nor
+gone."""
 
 from __future__ import annotations
 
@@ -31,11 +32,12 @@ from traces.model.workload import Sameness
 from traces.names.equivalent_ops import canonical_op
 from traces.rates.achieved_rates import achieved
 
-Op = tuple[Any, ...]  # a name, then the ops and kernels (text) within it
+Op = tuple[Any, ...]  # the name of an op, then the ops (tuples) and kernels (strings) within the op
 
 
 def recording(*ops: Op, graph: tuple[str, ...] = ()) -> Trace:
-    """One step of these ops. Every kernel takes 10 µs; `graph` are kernels that one graph launch runs at the end."""
+    """Return a trace of one step with the given ops, in which every kernel takes 10 µs. A single graph launch at the end runs
+    the kernels in `graph`."""
     events: list[dict[str, Any]] = []
     ids = count(1)
 
@@ -83,7 +85,7 @@ def between(first: Trace, second: Trace) -> Changes:
     [
         (("gemm",) * 19, "aten::neg", Sameness.CANNOT_BE_TOLD),  # 95 % of the kernel time is in the graph
         (("gemm",) * 18, "aten::neg", Sameness.OTHER_PROGRAM),
-        (("Cijk",) * 10 + ("gemm",) * 9, "aten::neg", Sameness.OTHER_PROGRAM),  # most kernels have the same name
+        (("Cijk",) * 10 + ("gemm",) * 9, "aten::neg", Sameness.OTHER_PROGRAM),  # most graph kernels have the same name
         (("Cijk",) * 17 + ("gemm",) * 2, "aten::abs", Sameness.CANNOT_BE_TOLD),
         (("Cijk",) * 19, "aten::abs", Sameness.SAME_PROGRAM),
     ],
@@ -91,8 +93,8 @@ def between(first: Trace, second: Trace) -> Changes:
 def test_different_ops_outside_a_cuda_graph_show_a_different_program_only_with_comparable_kernels(
     graph: tuple[str, ...], other_op: str, sameness: Sameness
 ) -> None:
-    """GIVEN a CUDA graph of 19 kernels "Cijk" and one op outside WHEN this op is another one THEN the program differs only if
-    kernels can be compared."""
+    """GIVEN a CUDA graph of 19 kernels and one op outside the graph WHEN the op differs THEN the programs differ only if enough
+    kernels of the graphs can be compared."""
     first = recording(("aten::abs", "abs"), graph=("Cijk",) * 19)
     second = recording((other_op, "abs"), graph=graph)
     assert same_program(first, second, np.arange(1), np.arange(1)).sameness is sameness
@@ -103,10 +105,10 @@ def nothing_is_new_or_gone(found: Changes) -> bool:
 
 
 def test_a_kernel_that_two_ops_launch_is_compared_separately_for_each_op() -> None:
-    # GIVEN a GPU on which mm and addmm run the same kernel, and a GPU on which each op has a kernel of its own
+    # GIVEN a GPU on which mm and addmm run the same kernel, and a GPU on which each op runs a different kernel
     before = recording(("aten::mm", "tile_a"), ("aten::addmm", "tile_a", "tile_a"))
     after = recording(("aten::mm", "tile_b"), ("aten::addmm", "tile_b", "tile_c"))
-    # THEN no kernel has more time than its op: 10 µs in mm, and 20 µs in addmm
+    # THEN the kernel has 10 µs in mm and 20 µs in addmm, which are the times of these ops
     found = between(before, after)
     assert nothing_is_new_or_gone(found)
     assert {of.op: (of.recorded_ns, of.replayed_ns) for of in found.kernels.replaced} == {
@@ -116,7 +118,7 @@ def test_a_kernel_that_two_ops_launch_is_compared_separately_for_each_op() -> No
 
 
 def test_rows_of_one_kernel_and_one_size_are_sorted_by_op() -> None:
-    # GIVEN nine new ops that launch the same new kernel THEN the order of the rows does not depend on the hashes of their names
+    # GIVEN nine new ops that launch the same new kernel THEN the rows are sorted by op, independent of the hashes of names
     ops = [f"aten::new_{number}" for number in range(9)]
     relu: Op = ("aten::relu", "relu")
     found = between(recording(relu), recording(relu, *((op, "tile") for op in reversed(ops))))
@@ -124,17 +126,17 @@ def test_rows_of_one_kernel_and_one_size_are_sorted_by_op() -> None:
 
 
 def test_two_ops_that_a_later_release_merges_count_as_one_call() -> None:
-    # GIVEN the backward pass of a convolution of PyTorch 1.9, of two ops, and that of today
+    # GIVEN the backward pass of a convolution in PyTorch 1.9, which has two ops, and in a later release, which has one
     halves: Op = ("aten::cudnn_convolution_backward_input", "dgrad"), ("aten::cudnn_convolution_backward_weight", "wgrad")
     before = recording(("aten::cudnn_convolution_backward", *halves), ("aten::relu", "relu"))
     now = recording(("aten::convolution_backward", "dgrad", "wgrad", "reduce"), ("aten::relu", "relu"))
-    # THEN one call is compared with one call, 20 µs with 30 µs
+    # THEN one call of 20 µs is compared with one call of 30 µs
     found = between(before, now)
     (longer,) = found.ops.longer
     assert (longer.recorded_count, longer.replayed_count) == (1, 1)
     assert (longer.recorded_ns, longer.replayed_ns) == (20_000, 30_000)
     assert not found.ops.added and not found.ops.gone
-    assert [row.name for row in found.kernels.added] == ["reduce"]  # a kernel that took nothing's place is new
+    assert [row.name for row in found.kernels.added] == ["reduce"]  # a kernel is new if it replaces no other kernel
 
 
 def test_achieved_rates_count_the_same_calls_for_old_and_new_pytorch_releases() -> None:
@@ -182,7 +184,7 @@ def test_fused_kernels_replace_the_ops_in_their_names() -> None:
     fused = [(name, name) for name in ("triton_poi_fused_add_relu_0", "triton_per_fused_native_layer_norm_view_1")]
     found = between(eager, recording(*fused, ("aten::mm", "sgemm")))
     assert nothing_is_new_or_gone(found)
-    # One kernel for add and relu, and one for the layer norm.
+    # One fused kernel replaces add and relu, and another replaces the layer norm.
     assert sorted(found.ops.replaced, key=lambda row: row.recorded_count) == [
         Replacement(("aten::native_layer_norm",), ("triton_per_fused_native_layer_norm_view_1",), 1, 1, 10_000, 10_000),
         Replacement(("aten::add", "aten::relu"), ("triton_poi_fused_add_relu_0",), 2, 1, 20_000, 10_000),
@@ -192,7 +194,8 @@ def test_fused_kernels_replace_the_ops_in_their_names() -> None:
 
 @pytest.mark.parametrize("phases", ["forward backward", "backward"])
 def test_a_fused_kernel_replaces_ops_of_its_own_phase_or_else_of_another(phases: str) -> None:
-    """GIVEN an addition in some phases WHEN the other trace has a fused kernel in the forward pass."""
+    """GIVEN additions in one or two phases WHEN the second trace has a fused kernel in the forward pass THEN this kernel
+    replaces the addition of the forward pass, or else an addition of another phase."""
     begins_us = {"forward": 35, "backward": 65}
     made = [Call("aten::add", "4,4", begins_us[phase], "add") for phase in phases.split()]
     fused = Call("triton_poi_fused_add_0", "4,4", 35, "triton_poi_fused_add_0")
@@ -209,7 +212,8 @@ def test_a_fused_backward_kernel_does_not_replace_the_forward_op() -> None:
 
 
 def test_inductor_kernels_are_matched_without_their_numbers_and_kinds() -> None:
-    """Inductor numbers kernels again in each version of a program, and reduces at once or in a loop, depending on the size."""
+    """Inductor numbers kernels anew in each version of a program. Depending on the size, a reduction kernel is called "per" or
+    "red"."""
     first = recording(("a", "triton_per_fused_add_sum_0"), ("b", "triton_poi_fused_mul_1"))
     second = recording(("b", "triton_poi_fused_mul_0"), ("a", "triton_red_fused_add_sum_1"))
     found = between(first, second)
@@ -235,9 +239,10 @@ def test_foreach_and_fused_optimizers_are_compared_with_optimizers_that_use_loop
 
 @pytest.mark.parametrize(("second", "sameness"), [("gemm_bf16", Sameness.SAME_PROGRAM), ("gemm_int8", Sameness.CANNOT_BE_TOLD)])
 def test_it_is_unknown_whether_cuda_graphs_with_different_kernels_are_the_same_program(second: str, sameness: Sameness) -> None:
-    """Two of the three kernels of each step run in a CUDA graph. The ops outside of the graphs are the same."""
+    """GIVEN two traces with the same ops outside CUDA graphs WHEN one of two kernels in the graph has another name THEN the
+    verdict on the program is unknown."""
     traces = [recording(("aten::copy_", "copy"), graph=("flash_fwd", name)) for name in ("gemm_bf16", second)]
-    # identical traces are the same program without a comparison
+    # Identical traces would be the same program without a comparison, so one kernel is 1 ns longer.
     traces[1].device.duration_ns[0] += 1
     verdict = same_program(traces[0], traces[1], np.arange(1), np.arange(1))
     assert verdict.sameness is sameness
@@ -246,14 +251,16 @@ def test_it_is_unknown_whether_cuda_graphs_with_different_kernels_are_the_same_p
 
 @pytest.mark.parametrize(("graph", "sameness"), [("relu", Sameness.SAME_PROGRAM), ("silu", Sameness.CANNOT_BE_TOLD)])
 def test_kernels_in_a_cuda_graph_are_compared_with_kernels_launched_by_ops(graph: str, sameness: Sameness) -> None:
-    """The first trace runs both kernels in ops, the second in a CUDA graph. One of two kernels may have another name."""
+    """GIVEN a trace that runs two kernels in ops WHEN another trace runs both kernels in a CUDA graph THEN the kernels are
+    compared by name."""
     traces = [recording(("aten::mm", "gemm"), ("aten::relu", "relu")), recording(graph=("gemm", graph))]
     for recorded, other in (traces, traces[::-1]):
         assert same_program(recorded, other, np.arange(1), np.arange(1)).sameness is sameness
 
 
 def test_kernels_of_two_inference_servers_are_matched_by_kind_of_computation() -> None:
-    """FlashInfer's normalization is not attention, and vLLM's "reshape_and_cache_flash" fills the KV cache."""
+    """The names of kernels can mislead. FlashInfer's normalization is not attention, and vLLM's "reshape_and_cache_flash" fills
+    the KV cache."""
     nvidia = ("flashinfernormkernelsfused_add_rmsnorm", "fused_rope_kernel<true>", "ns::act_and_mul_kernel<half>")
     amd = ("_ZN5aiter24add_rmsnorm_quant_kernelE", "rotary_embedding_kernel<half>", "_ZN7sgl_hip18act_and_mul_kernelE")
     caches = ("store_kvcache<2048>", "vllm::reshape_and_cache_flash_kernel<half>")
@@ -266,8 +273,8 @@ def test_kernels_of_two_inference_servers_are_matched_by_kind_of_computation() -
 
 
 def test_kernels_at_the_position_of_an_attention_kernel_count_as_attention() -> None:
-    """A name such as "sage_fwd" does not show what the kernel computes, but its neighbours show what it replaces. A kernel that
-    the other trace lacks, without a kernel in its place, stays new."""
+    """GIVEN a kernel "sage_fwd", whose name does not show what it computes WHEN its neighbours are those of an attention kernel
+    in the first trace THEN it replaces this kernel. A kernel at a position where the first trace has none is new."""
     fmha = recording(graph=("gemm", "fmha_fwd", "relu", "gemm", "add"))
     sage = recording(graph=("gemm", "sage_quant", "sage_fwd", "relu", "gemm", "extra", "add"))
     found = between(fmha, sage)
@@ -283,14 +290,14 @@ def test_kernels_in_a_cuda_graph_are_matched_to_eager_ops_with_the_same_kernels(
     found = between(eager, graph)
     products = [row for row in found.ops.replaced if row.recorded_names == ("aten::addmm",)]
     assert [row.replayed_names for row in products] == [("matrix product kernels",)]
-    assert not found.ops.gone  # the kernel of the attention has the same name in both
+    assert not found.ops.gone  # the attention kernel has the same name in both traces
     assert {row.recorded_names[0]: row.replayed_names[0] for row in found.kernels.replaced} == {
         "ampere_sgemm_nn": "cutlass_gemm_64x64"
     }
 
 
 def test_a_matrix_product_that_computes_an_activation_is_a_matrix_product() -> None:
-    """TensorRT-LLM's kernels for experts are called bmm, and the first one applies SwiGLU to its result."""
+    """TensorRT-LLM's kernels for experts are called bmm. The first of them also applies SwiGLU to its result."""
     experts = recording(graph=("bmm_Bfloat16_t128x8_swiGlu_sm100f", "bmm_Bfloat16_t128x8_sm100f"))
     found = between(experts, recording(graph=("ck::kernel_moe_gemm<0>", "ck::kernel_moe_gemm<1>")))
     (replaced,) = found.kernels.replaced
@@ -305,10 +312,10 @@ def test_copies_are_compared_by_direction() -> None:
 
 
 def test_a_kernel_without_an_op_is_assigned_to_its_op_in_the_other_trace() -> None:
-    """A replay runs the remainder of a phase without ops."""
+    """A replay runs the remaining GPU time of a phase as kernels without ops."""
     whole = recording(("aten::mul", "mul"), ("aten::mul", "mul"), ("aten::add", "add"))
     rest = recording(("aten::mul", "mul"), ("aten::mul", "mul"), ("aten::add", "add"))
-    rest.device.launch[1:] = -1  # of one mul, and of add
+    rest.device.launch[1:] = -1  # the kernels of one mul and of add have no launch
     everything = np.zeros(0, dtype=np.int64)
     assert changes(whole, rest, everything, everything) == Changes(ChangeLists(), ChangeLists())
 
@@ -323,7 +330,8 @@ def test_ops_that_only_the_first_step_calls_are_not_reported_as_missing() -> Non
 
 
 def test_inner_ops_belong_to_the_outer_op_if_the_other_trace_has_only_the_outer_op() -> None:
-    """GIVEN a recording, and its replay without the inner ops THEN no op differs. Conversions by autocast stay ops."""
+    """GIVEN a recording with inner ops WHEN its replay has only the outer ops THEN no op differs. Casts by autocast still count
+    as separate ops."""
     recorded = recording(
         ("aten::ones_like", ("aten::fill_", "fill")),
         ("aten::nll_loss_backward", ("aten::zero_", ("aten::fill_", "fill")), "backward"),
@@ -369,7 +377,7 @@ def test_two_recordings_of_one_program_have_no_changed_ops(shared_traces: Path, 
     [
         ("triton_poi_fused_add_relu_0", ["add", "relu"]),
         ("triton_poi_fused_relu_threshold_backward_add_3", ["relu", "threshold_backward", "add"]),
-        ("triton_poi_fused_relu_backward_add_3", ["add"]),  # a backward op without a name of its own
+        ("triton_poi_fused_relu_backward_add_3", ["add"]),  # the kernel's name does not contain the name of its backward op
     ],
 )
 def test_the_ops_of_an_inductor_kernel_are_read_from_its_name(kernel: str, ops: list[str]) -> None:
@@ -378,8 +386,8 @@ def test_the_ops_of_an_inductor_kernel_are_read_from_its_name(kernel: str, ops: 
 
 
 def test_a_change_of_kernel_times_is_listed_from_a_microsecond_and_from_the_tolerance_on() -> None:
-    """GIVEN two kernels of 10 us WHEN they take 11 and 11.001 us in the second trace THEN only the kernel of 11.001 us counts
-    as longer."""
+    """GIVEN two kernels of 10 us WHEN they take 11 us and 11.001 us in the second trace THEN only the second kernel counts as
+    longer."""
     first = recording(("aten::relu", "relu_kernel"), ("aten::mul", "mul_kernel"))
     second = recording(("aten::relu", "relu_kernel"), ("aten::mul", "mul_kernel"))
     second.device.duration_ns[:] = [11_000, 11_001]
@@ -390,7 +398,7 @@ def test_a_change_of_kernel_times_is_listed_from_a_microsecond_and_from_the_tole
 
 
 def linears(direct: int) -> Trace:
-    """Return a trace of 6 linear layers, of which the first `direct` launch their kernels without `aten::addmm`."""
+    """Return a trace of 6 linear layers. The first `direct` layers launch their kernels without an inner `aten::addmm`."""
     events = [eras.op("ProfilerStep#1", 0, 700, cat="user_annotation")]
     for layer in range(6):
         at_us = 10 + 100 * layer
@@ -401,7 +409,8 @@ def linears(direct: int) -> Trace:
 
 @pytest.mark.parametrize(("ours", "theirs"), [(0, 1), (1, 0), (2, 1), (0, 6)])
 def test_a_kernel_without_its_inner_op_does_not_make_the_other_kernels_ops_new(ours: int, theirs: int) -> None:
-    """GIVEN two traces of which one lacks the inner ops of some layers THEN all kernels are work of the outer op in both."""
+    """GIVEN two traces WHEN one of them lacks the inner ops of some layers THEN all kernels count as work of the outer op in
+    both traces."""
     first, second = linears(ours), linears(theirs)
     ops = changes(first, second, np.arange(1), np.arange(1)).ops
     assert (ops.added, ops.gone, ops.replaced, ops.longer, ops.shorter) == ([], [], [], [], [])

@@ -1,4 +1,4 @@
-"""Comparing traces: the errors, what is judged, and the JSON that scripts use."""
+"""Tests which figures of two traces are compared, which differences are judged, and which keys the JSON of a comparison has."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from traces.names.equivalent_ops import canonical_op
 from traces.script.configuration import ReplayConfig
 from tui.text.diff import diff_text, verdict_sentences
 
-_NOISY_US = (0, 30, 4, 12, 22, 7, 18, 1)  # added to steps of 100 us
+_NOISY_US = (0, 30, 4, 12, 22, 7, 18, 1)  # these times are added to steps of 100 us
 
 
 def test_a_trace_compared_with_itself_has_no_error() -> None:
@@ -42,7 +42,7 @@ def test_a_trace_compared_with_itself_has_no_error() -> None:
 
 
 def test_the_json_has_the_documented_keys() -> None:
-    # GIVEN a replay with the notes that the replayer leaves
+    # GIVEN a replay with the notes that the replayer writes
     missing = [{"op": "aten::foo", "shapes": "2,2", "count": 3}]
     notes: dict[str, Any] = {
         "lag_ns_per_step": 7,
@@ -54,12 +54,12 @@ def test_the_json_has_the_documented_keys() -> None:
     }
     recorded = training(steps=2)
     report = json.loads(json.dumps(compare(recorded, replay_of(recorded, **notes)).to_json()))
-    # THEN the report has every promised key, and shares that add up
+    # THEN the report has every documented key, and the shares add up to 1
     spread = {"recorded_median_ns", "replayed_median_ns", "error", "noise_floor"}
     assert report["version"] == 1 and report["same_program"] is True and report["reason"]
     assert spread <= report["steps"].keys() and spread <= report["compute_side"].keys()
     assert all({"recorded_median_ns", "replayed_median_ns", "error"} <= p.keys() for p in report["phases"].values())
-    # 20 spans of 10 us, 4 of them scaled copies; 100 us were not charged
+    # The replay has 20 spans of 10 us, of which 4 have scaled times. It did not charge 100 us.
     assert report["coverage"] == pytest.approx(
         {"exact": 16 / 30, "equivalent": 0, "scaled": 4 / 30, "phase": 0, "roofline": 0, "published": 0, "unmatched": 10 / 30}
     )
@@ -89,13 +89,13 @@ def test_evaluation_steps_are_compared_separately_if_both_traces_have_them() -> 
     assert facts["steps_compared"] == {"recorded": 2, "replayed": 2}
     assert (facts["steps"]["recorded_median_ns"], facts["steps"]["replayed_median_ns"]) == (120 * US, 130 * US)
     assert facts["compute_side"]["error"] == pytest.approx(110 / 100 - 1)
-    # WHEN the recording has no evaluation THEN a training step stood in, and there is nothing to compare with
+    # WHEN the recording has no evaluation THEN the replay used a training step instead, so there is nothing to compare
     alone = training(steps=2)
     replay.steps.recorded_step[:] = [0, 1, 1, 1]
     told = compare(alone, replay).evaluation
     assert told is not None and told.steps_compared == Both(0, 2)
     assert (told.steps.recorded_median_ns, told.steps.replayed_median_ns, told.steps.error) == (None, 130 * US, None)
-    # WHEN a script only evaluates THEN evaluation steps are its steps, but a training step is none
+    # WHEN a script only evaluates THEN its evaluation steps are compared, but not with training steps
     recorded.steps.kind[:] = replay.steps.kind[:] = StepKind.EVALUATION
     assert compare(recorded, replay).steps_compared == Both(4, 4)
     assert compare(alone, replay).steps == Spread(*[None] * 8)
@@ -105,8 +105,8 @@ def test_evaluation_steps_are_compared_separately_if_both_traces_have_them() -> 
 def test_mean_step_times_are_compared_if_the_long_steps_of_one_trace_take_most_of_its_time(
     long_us: int, means: tuple[float, float] | None
 ) -> None:
-    """GIVEN steps of 100 us, and steps of 100 us and more: three of eight take longer by `long_us` THEN the means are compared
-    if the second mean is at least twice as long as the median."""
+    """GIVEN a trace with steps of 100 us, and a trace in which three of eight steps take longer by `long_us` THEN the means are
+    compared if the mean of the second trace is at least twice its median."""
     found = compare(training(steps=8), training(steps=8, jitter_us=(0, 0, long_us, 0, long_us, long_us, 0, 0))).steps
     assert (found.recorded_median_ns, found.replayed_median_ns) == (100 * US, 100 * US)
     expected = (None, None) if means is None else tuple(round(of * US) for of in means)
@@ -114,10 +114,10 @@ def test_mean_step_times_are_compared_if_the_long_steps_of_one_trace_take_most_o
 
 
 def test_evaluation_times_are_compared_without_the_profilers_cost() -> None:
-    """GIVEN evaluation steps of 100 us and a replay that repeats them without the profiler WHEN the profiler starts in the
-    fifth step and the last two steps take 140 us under the profiler THEN the three steps before are compared."""
+    """GIVEN evaluation steps of which the last two ran under the profiler WHEN the profiler starts in the step before them THEN
+    only the three earlier steps are compared with the replay."""
     recorded = training(steps=7, jitter_us=(0, 0, 0, 0, 900, 40, 40))
-    recorded.runs = {0: Run("hand", "unix", profiler=ProfilerUse(steps=(10, 11)))}  # the numbers of the last two
+    recorded.runs = {0: Run("hand", "unix", profiler=ProfilerUse(steps=(10, 11)))}  # the step numbers of the last two steps
     replay = training(steps=7)
     replay.steps.recorded_step[:] = [0, 5, 6, 5, 6, 5, 6]
     for trace in (recorded, replay):
@@ -150,21 +150,22 @@ def test_step_times_exclude_data_loading_unless_recorded_waits_were_replayed() -
 def test_a_difference_that_is_not_larger_than_the_noise_of_one_trace_is_not_judged(
     first: Sequence[int], second: Sequence[int], verdict: str
 ) -> None:
-    """GIVEN a trace with steps of 100 to 130 us, so half of the range between their quartiles is 7.2 % of the median."""
+    """GIVEN a trace with steps of 100 to 130 us THEN its noise is 7.2 % of the median. The noise is half of the range between
+    the quartiles."""
     ours, theirs = (training(steps=8, jitter_us=tuple(of)) for of in (first, second))
     result, is_noise = compare(ours, theirs), verdict.startswith("NOT JUDGED")
     assert result.within_tolerance is (None if is_noise else False)
     assert verdict_sentences(result)[0][0].startswith(verdict)
     assert ("not judged against 5.0% of steps" in repr(result)) is is_noise
-    # WHEN kernels of the shorter trace are missing THEN noise is still the reason for not judging
+    # WHEN kernels of the shorter trace are missing THEN the text still names noise as the reason why the times are not judged
     ours.problems = {"lost-kernel": 4}
     lost = verdict_sentences(compare(replace(ours), theirs))[0][0]
     assert ("between steps" in lost, "kernels are missing" in lost) == (is_noise, not is_noise)
 
 
 def test_the_noise_of_many_steps_is_smaller_than_the_noise_of_one_step() -> None:
-    """GIVEN 112 steps that vary by 7 % WHEN steps of another trace are 6 % longer THEN this is no noise, because two standard
-    errors of 112 steps are sqrt(28 / 112) = half as large as the noise floor."""
+    """GIVEN 112 steps that vary by 7 % WHEN the steps of another trace are 6 % longer THEN this difference is not noise. Two
+    standard errors of 112 steps are half as large as the noise floor, sqrt(28 / 112)."""
     jitter = random.Random(0).choices(_NOISY_US, k=112)
     ours, theirs = (training(steps=112, jitter_us=tuple(late + us for us in jitter)) for late in (0, 7))
     result = compare(ours, theirs)
@@ -175,8 +176,8 @@ def test_the_noise_of_many_steps_is_smaller_than_the_noise_of_one_step() -> None
 
 
 def test_mean_step_times_are_compared_if_step_times_vary_a_lot() -> None:
-    """GIVEN steps of 100, 100, 100, 200 and 200 us, whose mean is 140 us WHEN they are compared with steps of 100, 100, 160,
-    170 and 170 us THEN their step times are equal in all texts, although the medians differ by 60 %."""
+    """GIVEN two traces whose steps vary a lot WHEN both mean steps take 140 us THEN all texts report equal step times, although
+    the medians differ by 60 %."""
     result = compare(training(steps=5, jitter_us=(0, 0, 0, 100, 100)), training(steps=5, jitter_us=(0, 0, 60, 70, 70)))
     assert (result.steps.recorded_median_ns, result.steps.recorded_mean_ns) == (100 * US, 140 * US)
     assert result.steps.error == 0.0 and result.within_tolerance is True
@@ -195,7 +196,7 @@ def test_the_noise_floor_is_half_the_interquartile_range_divided_by_the_median()
 
 
 def test_the_error_is_unknown_if_the_recorded_time_is_zero() -> None:
-    # GIVEN a recording that never waited for data
+    # GIVEN a recording without a wait for data
     result = compare(training(loader_us=0), training(loader_us=20))
     assert result.phases["loader"].recorded_median_ns == 0
     assert result.phases["loader"].error is None
@@ -207,15 +208,15 @@ def test_phases_are_compared_by_host_time_and_by_gpu_time() -> None:
     assert (forward.recorded_median_ns, forward.replayed_median_ns, forward.error) == (20 * US, 40 * US, 1.0)
     assert (forward.device_recorded_median_ns, forward.device_replayed_median_ns) == (27 * US, 47 * US)
     assert compare(recorded, other).phases["loader"].device_error is None
-    # AND the GPU is busy with what was launched, not with waiting
+    # The busy time of a phase contains the launched kernels, but not the waits of the GPU.
     assert (forward.busy_recorded_median_ns, forward.busy_replayed_median_ns, forward.busy_error) == (10 * US, 20 * US, 1.0)
     assert compare(recorded, phase_grained()).phases["forward"].busy_replayed_median_ns is None
 
 
 def test_gpu_work_during_a_wait_for_data_counts_if_the_bottleneck_is_unknown() -> None:
     """GIVEN replayed steps of 80 us and a wait for data of 3 us, in which the GPU computes for 2 us WHEN the host limited the
-    recorded pace THEN the whole wait is subtracted. WHEN the recorded phases were timed with the GPU synchronized THEN it is
-    unknown whether the GPU limited the pace, so only 1 us is subtracted."""
+    recorded pace THEN the whole wait is subtracted. WHEN the bottleneck of the recording is unknown THEN only 1 us is
+    subtracted."""
     recorded, replay = training(), replay_of(training())
     last = replay.device.name == replay.strings.find("vectorized_add")
     replay.device.duration_ns[last] += 5 * US
@@ -225,11 +226,11 @@ def test_gpu_work_during_a_wait_for_data_counts_if_the_bottleneck_is_unknown() -
 
 
 def test_host_times_of_phases_are_not_compared_if_one_trace_synchronized_the_gpu() -> None:
-    # GIVEN a published table, whose phases were taken with the device synchronized at each boundary
+    # GIVEN a published table of phase times, measured with a GPU synchronization at each boundary
     published, replay = phase_grained(), training(stretch=2)
     published.phase_timing = PhaseTiming.SYNCHRONIZED
     result = compare(published, replay)
-    # THEN what the host took is told and not compared, and what elapsed between events is
+    # THEN host times of phases are shown but not compared, and times between CUDA events are compared
     assert not result.host_phases_comparable
     assert (result.phases["forward"].recorded_median_ns, result.phases["forward"].error) == (20 * US, None)
     assert result.phases["forward"].device_error == pytest.approx(47 / 27 - 1)
@@ -255,12 +256,13 @@ def test_streams_of_two_traces_are_paired_by_number_or_by_busy_time() -> None:
     other.device.stream[:] = 7
     rows = compare(recorded, other).streams
     assert [(s.recorded_stream, s.replayed_stream) for s in rows] == [(7, 7), (20, None)]
-    # The window lasts from the first step's start to the last step's end.
+    # The window lasts from the start of the first step to the end of the last step.
     assert rows[0].replayed_busy == pytest.approx(4 * 50 / 400, abs=1e-6) and rows[1].replayed_busy is None
 
 
 def test_amd_queues_are_paired_with_streams_of_similar_busy_time() -> None:
-    """Queue 0 is the idle one and stream 0 the busy one, so equal numbers are different streams."""
+    """GIVEN an idle queue 0 and a busy stream 0 THEN the numbers of queues and streams do not match, so queues and streams are
+    paired by busy time."""
     assert pair_streams({0: 1.0, 1: 9.0}, {0: 8.0, 1: 2.0}) == [(0, 0), (1, 1)]
     assert pair_streams({0: 1.0, 1: 9.0}, {0: 8.0, 1: 2.0}, same_numbers=False) == [(1, 0), (0, 1)]
     queues, streams = (Trace(runs={0: Run(stream_numbers=of)}) for of in (QUEUES, STREAMS))
@@ -288,8 +290,8 @@ def test_changes_are_per_step_and_do_not_depend_on_the_length_of_a_trace() -> No
 def test_added_removed_longer_and_shorter_kernels_and_ops_are_listed() -> None:
     recorded = training(steps=2, made=[c for c in calls(32) if c.kernel != "softmax"])
     other = training(steps=4, made=[*calls(32)[1:], Call("aten::mul", "2,2", 91, "mul_kernel")])
-    other.device.duration_ns[0::5] = 30 * US  # the convolution
-    other.device.duration_ns[2::5] = 4 * US  # the backward
+    other.device.duration_ns[0::5] = 30 * US  # the convolution takes longer
+    other.device.duration_ns[2::5] = 4 * US  # the backward pass is shorter
     found = changes(recorded, other, np.arange(2), np.arange(4)).kernels
     assert [c.name for c in found.added] == ["mul_kernel", "softmax"]
     assert [c.name for c in found.gone] == ["Memcpy HtoD (Pageable -> Device)"]
@@ -313,8 +315,8 @@ def test_different_names_of_an_op_in_two_releases_are_treated_as_equal() -> None
 
 
 def test_memory_use_in_the_notes_of_a_replay_is_compared() -> None:
-    """GIVEN notes about two devices, of which the trace contains only the first THEN the second device, which was never used,
-    has no verdict."""
+    """GIVEN replay notes about two devices WHEN the trace contains only the first device THEN the second device, which was
+    never used, has no verdict."""
     used = MemoryUse(capacity_bytes=8 << 30, outside_bytes=1 << 20, most_reserved_bytes=6 << 20)
     for use, fits in ((used, True), (replace(used, ooms=1), False), (MemoryUse(ooms=2), False), (MemoryUse(), None)):
         replay = replay_of(training())
@@ -327,19 +329,20 @@ def test_memory_use_in_the_notes_of_a_replay_is_compared() -> None:
 
 
 def test_without_memory_events_the_peaks_of_the_whole_runs_are_compared() -> None:
-    """GIVEN a replay with 3 MiB at its peak, and a recording with the peak that PyTorch counted, but without memory events"""
+    """GIVEN a recording without memory events WHEN it contains the peak that PyTorch counted THEN this peak is compared with
+    the peak of the replay, 3 MiB."""
     recorded, replay = phase_grained(), replay_of(training())
     assert "recorded_peak_bytes=None" in repr(compare(recorded, replay).memory["cuda:0"])
     recorded.devices = [replace(recorded.devices[0], peak_bytes=5 << 20)]
     memory = compare(recorded, replay).memory["cuda:0"]
     assert (memory.recorded_peak_bytes, memory.replayed_peak_bytes) == (5 << 20, 3 << 20)
     assert (memory.recorded_source, memory.replayed_source) == ("run", "recorded")
-    # WHEN the recorded run compiled code THEN the program's own peak is unknown
+    # WHEN the recorded run compiled code THEN the peak without compilation is unknown
     recorded.runs[0] = replace(recorded.runs[0], compiled=CompiledCode(regions=1))
     memory = compare(recorded, replay).memory["cuda:0"]
     assert (memory.recorded_source, memory.compared_bytes) == ("run", (None, 3 << 20))
     recorded.runs[0] = replace(recorded.runs[0], compiled=None)
-    # GIVEN a second recording with memory events of a few steps THEN its counted peak is compared
+    # GIVEN a second recording with memory events of only a few steps THEN the peak that PyTorch counted is compared
     second = training()
     second.devices = [replace(second.devices[0], peak_bytes=6 << 20)]
     assert compare(recorded, second).memory["cuda:0"].compared_bytes == (5 << 20, 6 << 20)
@@ -377,8 +380,7 @@ def test_comparing_two_real_recordings_gives_the_known_figures(shared_traces: Pa
     )
     rerun = compare(first, again)
     assert rerun.verdict.same
-    # The device still has 13 ms of queued work when the host begins to wait for data, so these 13 ms do not count as a wait for
-    # data.
+    # The GPU still has 13 ms of queued work when the host begins to wait for data. These 13 ms do not count as a wait.
     assert rerun.compute_side.error == pytest.approx(-0.0073, abs=0.0005)
     assert rerun.host_pace.recorded_median_ns == pytest.approx(176.3 * MS, rel=1e-3)
     assert rerun.steps.recorded_median_ns == pytest.approx(177.4 * MS, rel=1e-3)
@@ -390,14 +392,15 @@ def test_comparing_two_real_recordings_gives_the_known_figures(shared_traces: Pa
 
 
 def test_comparing_profiled_steps_with_unprofiled_steps_gives_a_warning() -> None:
-    """GIVEN a recording with clean steps WHEN it is compared with an imported profile THEN a sentence says so."""
+    """GIVEN a recording with clean steps WHEN it is compared with an imported profile THEN a sentence warns that the profiler
+    slows the host."""
     ours, profile = training(), training(stretch=1.5)
     ours.runs, profile.runs = {0: Run(RECORDER, "unix")}, {0: Run(KINETO, "unix")}
     text = "All steps ran under torch.profiler, which slows the host. The steps of the other recording did not."
     assert compare(ours, profile).problems == Both([], [text]) and compare(profile, ours).problems == Both([text], [])
     assert f"In B: {text}" in explain(compare(ours, profile)).caution
     assert compare(profile, profile).problems == compare(ours, ours).problems == Both([], [])
-    # A replay of the profile has the profile's host pace.
+    # A replay of the profile has the same host pace as the profile.
     replay = training(stretch=1.5)
     replay.runs = {0: Run(REPLAY, replay=ReplayNotes(recording_source=KINETO))}
     assert compare(replay, ours).problems == Both([text], []) and compare(profile, replay).problems == Both([], [])
@@ -409,8 +412,8 @@ def test_comparing_profiled_steps_with_unprofiled_steps_gives_a_warning() -> Non
 
 
 def test_equal_step_times_do_not_pass_if_kernels_are_missing() -> None:
-    """GIVEN two steps of a script, of which one recording lost a tenth of the kernels WHEN both are compared THEN the program
-    is the same, because the launch calls of the lost kernels are recorded, and the times are not judged."""
+    """GIVEN two recordings of one script WHEN one of them lost a part of the kernels THEN the program is the same, but the
+    times are not judged. The launch calls of the lost kernels are recorded."""
     whole, trace = training(steps=4), training(steps=4)
     lost = np.flatnonzero(trace.device.is_work)[3::8]
     kept = np.setdiff1d(np.arange(len(trace.device)), lost)
@@ -425,8 +428,8 @@ def test_equal_step_times_do_not_pass_if_kernels_are_missing() -> None:
 
 @pytest.mark.parametrize("stretch, within", [(0.5, None), (2.0, False)])
 def test_if_kernels_are_missing_steps_may_be_longer_but_not_shorter(stretch: float, within: bool | None) -> None:
-    """GIVEN a second trace without an eighth of its kernels WHEN its steps are shorter THEN the missing kernels may be the
-    reason. WHEN its steps are longer THEN the times differ in any case."""
+    """GIVEN a second trace that lost an eighth of its kernels WHEN its steps are shorter THEN the missing kernels may be the
+    reason, so the times are not judged. WHEN its steps are longer THEN the comparison fails."""
     whole, trace = training(steps=4), training(steps=4, stretch=stretch)
     lost = np.flatnonzero(trace.device.is_work)[3::8]
     kept = np.setdiff1d(np.arange(len(trace.device)), lost)
@@ -438,8 +441,8 @@ def test_if_kernels_are_missing_steps_may_be_longer_but_not_shorter(stretch: flo
 
 
 def test_phases_are_compared_by_their_means_if_step_times_are() -> None:
-    """GIVEN steps of both traces that wait for data for many times WHEN step times are compared by their means THEN phases are,
-    too, so the differences of the phases add up to the difference of the steps."""
+    """GIVEN two traces whose waits for data vary a lot WHEN their step times are compared by means THEN phases are compared by
+    means, too. The differences of the phases add up to the difference of the steps."""
     waits_us = [(0, 30, 200, 10, 90, 0, 150, 60, 20, 5), (400, 30, 0, 250, 10, 330, 0, 160, 20, 5)]
     first, second = (training(steps=10, jitter_us=jitter_us) for jitter_us in waits_us)
     result = compare(first, second)
@@ -457,7 +460,7 @@ def test_communication_and_compiled_code_of_only_one_trace_are_compared() -> Non
         both = compare(first, second).communication
         assert both is not None and [of is not None for of in both] == [one is communicating for one in (first, second)]
     assert compare(alone, alone).communication is None and compare(alone, alone).compiled is None
-    # compiled code without CUDA graphs, and a CUDA graph of eager code
+    # One trace has compiled code without CUDA graphs, and the other has a CUDA graph of eager code.
     compiled = compiled_recording()
     assert compare(compiled, compiled).compiled is not None
     eager, graph = recording(("aten::relu", "relu_kernel")), recording(("aten::relu", "relu_kernel"), graph=("a", "b"))

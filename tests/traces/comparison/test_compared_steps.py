@@ -20,26 +20,26 @@ from tui.text.diff import diff_text
 
 
 def test_a_replay_is_compared_with_the_recorded_steps_it_replayed() -> None:
-    # GIVEN a recording of which every other step is slow, and a replay of only slow steps, the first a warm-up
+    # GIVEN a recording whose steps are fast and slow in turn WHEN a replay repeats only slow steps after a warm-up step
     recorded = training(steps=4, jitter_us=(0, 50))
     replay = training(steps=4, jitter_us=(500, 50, 50, 50))
     replay.steps.recorded_step[:] = [0, 1, 3, 3]
     replay.steps.kind[0] = StepKind.WARMUP
     result = compare(recorded, replay)
-    # THEN it is compared with slow steps, and the warm-up with nothing
+    # THEN the replayed steps are compared with slow steps, and the warm-up step is not compared
     assert result.steps_compared == Both(3, 3)
     assert result.steps.error == 0.0 and result.phases["optimizer"].error == 0.0
-    # WHEN all replayed steps are warm-up THEN they are all there is
+    # WHEN all replayed steps are warm-up steps THEN all of them are compared
     replay.steps.kind[:] = StepKind.WARMUP
     assert compare(recorded, replay).steps_compared == Both(4, 4)
-    # WHEN a row is not the recording's THEN it is not looked up
+    # WHEN a replayed step refers to a row that the recording does not have THEN this step is not compared
     replay.steps.recorded_step[:] = [99, 1, NONE, 1]
     assert compare(recorded, replay).steps_compared == Both(2, 2)
 
 
 def test_steps_of_several_ranks_are_compared_with_steps_of_the_same_rank() -> None:
-    """GIVEN two profiled steps of rank 0 and one of rank 1, and a replay of three steps per rank THEN each recorded step is
-    compared with the replayed step of its rank and number."""
+    """GIVEN two profiled steps of rank 0 and one of rank 1 WHEN a replay has three steps per rank THEN each recorded step is
+    compared with the replayed step of the same rank and number."""
     recorded, replay = (merge_ranks([training(steps=3), training(steps=3)]) for _ in range(2))
     replay.runs = {0: Run(REPLAY, replay=ReplayNotes(recording="main.msgpack", recording_source=RECORDER))}
     steps = recorded.steps
@@ -54,11 +54,11 @@ def test_two_replays_of_one_recording_are_compared_step_by_step() -> None:
     for replay in (first, second):
         replay.steps.kind[0], replay.steps.recorded_step[:] = StepKind.WARMUP, 0
         replay.runs = {0: Run(REPLAY, replay=ReplayNotes(recording="main.msgpack", recording_source=REPLAY))}
-    # THEN the second replay does not repeat the first step of the first
+    # THEN the warm-up steps are not compared, because the second replay does not repeat the first replay
     result = compare(first, second)
     assert (result.replay, result.steps_compared) == (False, Both(3, 3))
     assert (result.steps.recorded_median_ns, result.steps.error) == (100 * US, 0.0)
-    # WHEN the first is the recording that the second repeated THEN it does
+    # WHEN the second replay repeats the first replay as its recording THEN its steps are compared with the repeated step
     first.runs = {0: Run(REPLAY, replay=ReplayNotes(recording="v100.msgpack", recording_source=RECORDER))}
     repeated = compare(first, second)
     assert (repeated.replay, repeated.steps.recorded_median_ns) == (True, 600 * US)
@@ -69,31 +69,31 @@ def test_two_replays_of_one_recording_are_compared_step_by_step() -> None:
 
 
 def test_step_times_come_from_unprofiled_steps_and_kernels_from_profiled_steps() -> None:
-    # GIVEN a recording whose clean steps are 30 us shorter than its profiled ones, and a replay driven by a profiled one
+    # GIVEN a recording whose clean steps are 30 us shorter than its profiled steps, and a replay of a profiled step
     recorded = training(steps=6, jitter_us=(0, 0, 0, 30, 30, 30))
     recorded.steps.kind[3:] = StepKind.PROFILED
     clean = recorded.device.start_ns < recorded.steps.start_ns[3]
-    recorded.device.kind[clean] = DeviceKind.ANNOTATION  # of clean steps no kernels are known
+    recorded.device.kind[clean] = DeviceKind.ANNOTATION  # kernels of clean steps are not recorded
     replay = training(steps=3)
     replay.steps.recorded_step[:] = [3, 4, 3]
     result = compare(recorded, replay)
-    # THEN its times are compared with the clean steps, and what it ran with the profiled ones
+    # THEN the step times are compared with the clean steps, and the kernels with the profiled steps
     assert result.steps_compared == Both(3, 3)
     assert (result.steps.recorded_median_ns, result.steps.error) == (100 * US, 0.0)
     assert result.phases["optimizer"].error == 0.0
     assert result.gpu_busy.error == 0.0 and result.gpu_busy.recorded_median_ns == 50 * US
     assert result.verdict.same is True
     assert not result.changes.kernels.added
-    # AND so are two recordings
+    # Two recordings are compared in the same way.
     assert compare(recorded, training(steps=2)).steps.error == 0.0
-    # WHEN there are no clean steps THEN profiled ones are all there is
+    # WHEN there are no clean steps THEN the profiled steps are compared
     recorded.steps.kind[:3] = StepKind.WARMUP
     assert compare(recorded, replay).steps.recorded_median_ns == 130 * US
 
 
 def test_the_busy_share_is_relative_to_unprofiled_step_times() -> None:
-    """Clean steps take 100 us. The last of three profiled steps takes a second longer. The replay repeats the first two, with
-    kernels of 50 us per step, so the GPU is busy for 50 % of a clean step."""
+    """GIVEN clean steps of 100 us WHEN the replay repeats profiled steps with kernels of 50 us per step THEN the GPU is busy
+    for 50 % of a clean step. The last profiled step, which is one second longer, does not count."""
     recorded, replay = training(steps=6, jitter_us=(0, 0, 0, 30, 30, 1_000_000)), training(steps=3)
     recorded.steps.kind[3:] = StepKind.PROFILED
     recorded.device.kind[recorded.device.start_ns < recorded.steps.start_ns[3]] = DeviceKind.ANNOTATION
@@ -103,7 +103,7 @@ def test_the_busy_share_is_relative_to_unprofiled_step_times() -> None:
 
 
 def _with_peaks(steps: int, peaks: dict[int, int]) -> Trace:
-    """Each given step allocates and frees a block of the given size."""
+    """Return a trace in which each given step allocates and frees a block of the given size."""
     trace = training(steps=steps)
     rows = [(step, sign * size) for step, size in peaks.items() for sign in (1, -1)]
     at_ns = [int(trace.steps.start_ns[step]) + (10 if size > 0 else 20) for step, size in rows]
@@ -114,22 +114,23 @@ def _with_peaks(steps: int, peaks: dict[int, int]) -> Trace:
 
 
 def test_memory_peaks_are_compared_without_the_first_step_and_without_compiling_steps() -> None:
-    """The recording has memory events from its third step on, and its fourth step compiles code and takes 900 bytes. The first
-    step of the replay takes 700 bytes. The 300 bytes of the other steps are compared."""
+    """GIVEN a recording whose fourth step compiles code and takes 900 bytes WHEN the first step of the replay takes 700 bytes
+    THEN neither step counts. The 300 bytes of the other steps are compared. The recording has no memory events before its third
+    step."""
     recorded, replay = _with_peaks(5, {2: 300, 3: 900, 4: 300}), _with_peaks(5, {0: 700, 2: 300, 3: 300})
     recorded.host.name[np.searchsorted(recorded.host.start_ns, recorded.steps.start_ns[3])] = recorded.strings.add(
         "compile_inner (dynamo_timed)"
     )
     replay.steps.recorded_step[:] = [2, 2, 2, 4, 4]
     assert compare(recorded, replay).memory["cuda:0"].compared_bytes == (300, 300)
-    # AND if the replay has memory events only in its first steps, their peak is compared
+    # WHEN the replay has memory events only in its first step THEN the peak of this step is compared
     early = replace(replay, memory=replay.memory.take(np.arange(2)))
     assert compare(recorded, early).memory["cuda:0"].compared_bytes == (300, 700)
 
 
 def test_memory_peaks_are_compared_only_in_steps_with_memory_events_in_both_traces() -> None:
-    """GIVEN memory events in training steps of the recording, and in training and evaluation steps of the replay THEN the peak
-    in training steps is compared. GIVEN no such common kind of step THEN the peaks of the whole traces are compared."""
+    """GIVEN a recording with memory events only in training steps WHEN the replay also has memory events in evaluation steps
+    THEN the peaks of training steps are compared. Without a common kind of step, the peaks of the whole traces are compared."""
     recorded, replay = _with_peaks(3, {0: 300}), _with_peaks(3, {0: 300, 2: 900})
     for trace in (recorded, replay):
         trace.steps.kind[2] = StepKind.EVALUATION
@@ -142,8 +143,8 @@ def test_memory_peaks_are_compared_only_in_steps_with_memory_events_in_both_trac
 
 
 def test_gpu_time_is_compared_only_in_steps_without_estimated_times() -> None:
-    """GIVEN a replay of 6 steps, of which 4 have kernels that are half as long as recorded WHEN these kernels are estimates
-    THEN the GPU time of the other 2 steps is compared, and that of all steps if no step has recorded times."""
+    """GIVEN a replay of 6 steps WHEN the kernel times of 4 steps are estimates THEN only the GPU time of the other 2 steps is
+    compared. WHEN all times are estimates THEN all steps are compared."""
     recorded, replay = training(steps=2), training(steps=6)
     replay.steps.recorded_step[:] = [0, 1] * 3
     late = replay.device.start_ns >= replay.steps.start_ns[2]
@@ -164,7 +165,8 @@ def test_gpu_time_is_compared_only_in_steps_without_estimated_times() -> None:
 
 @pytest.mark.parametrize(("estimated_ns", "compared"), [(2000, 2), (2001, 1)])
 def test_gpu_time_is_compared_in_steps_with_at_least_nine_tenths_recorded_times(estimated_ns: int, compared: int) -> None:
-    """GIVEN a replay of two steps with 20 us of GPU work each WHEN 2 us of the second step are an estimate."""
+    """GIVEN a replay of two steps with 20 us of GPU work each WHEN about 2 us of the second step are an estimate THEN the step
+    is compared only if the estimate is at most a tenth."""
     recorded, replay = training(steps=2), training(steps=2)
     replay.steps.recorded_step[:] = [0, 1]
     replay.device.duration_ns[:] = [4000] * 9 + [estimated_ns]
@@ -174,8 +176,8 @@ def test_gpu_time_is_compared_in_steps_with_at_least_nine_tenths_recorded_times(
 
 
 def test_steps_with_different_kernels_are_compared_by_step_number() -> None:
-    """GIVEN two recorded steps and six replayed steps, with an extra kernel only in recorded step 1 and replayed step 1 WHEN
-    compared THEN only the steps 0 and 1 are compared. Without the extra kernel, all six replayed steps are compared."""
+    """GIVEN two recorded and six replayed steps WHEN only step 1 of each trace has an extra kernel THEN the steps 0 and 1 are
+    compared. Without the extra kernel, all six replayed steps are compared."""
     recorded, replay = training(steps=2), training(steps=6)
     replay.steps.recorded_step[:] = [0, 1] * 3
     for trace, with_kernel in ((recorded, 1), (replay, 1)):
@@ -189,7 +191,7 @@ def test_steps_with_different_kernels_are_compared_by_step_number() -> None:
 
 
 def test_replayed_steps_are_compared_with_profiled_steps_of_the_same_number() -> None:
-    # GIVEN a recording whose profile holds its steps 4 and 5, and a replay in which all steps but those have other ops
+    # GIVEN a recording with a profile of its steps 4 and 5 WHEN all replayed steps except 4 and 5 have other ops
     recorded, replay = training(steps=6), training(steps=8)
     recorded.steps.kind[:4], recorded.steps.kind[4:] = StepKind.STEADY, StepKind.PROFILED
     replay.steps.recorded_step[:] = [4, 5] * 4
@@ -197,7 +199,7 @@ def test_replayed_steps_are_compared_with_profiled_steps_of_the_same_number() ->
     others = ~np.isin(replay.steps.number, recorded.steps.number[4:])
     inside = np.isin(step_windows(replay).holding(replay.host.start_ns, np.zeros(len(replay.host))), np.flatnonzero(others))
     replay.host.name[inside & (replay.host.kind == HostKind.OP)] = replay.strings.add("aten::metric")
-    # THEN it is the same program, and not where the two numbers are of other steps
+    # THEN it is the same program. WHEN these two steps have other numbers THEN it is another program.
     assert compare(recorded, replay).verdict.sameness is Sameness.SAME_PROGRAM
     replay.steps.number += 2
     assert compare(recorded, replay).verdict.sameness is Sameness.OTHER_PROGRAM
@@ -215,12 +217,12 @@ def _in_turns(steps: int, first: int = 0) -> Trace:
 
 
 def test_steps_are_compared_with_steps_of_the_same_kind() -> None:
-    # GIVEN two recordings of the same two trainers, which begin and end with another one of them
+    # GIVEN two recordings of two trainers in turn, of which the second recording begins with the other trainer
     one, other = _in_turns(5), _in_turns(6, first=1)
     result = compare(one, other)
-    # THEN as many steps of each kind are compared: the medians are the same
+    # THEN equally many steps of each kind are compared, so the medians are the same
     assert result.verdict.same and result.steps.error == 0.0 and result.gpu_busy.error == 0.0
-    # GIVEN clean steps beside profiled ones WHEN a replay was driven by two profiled long steps and one short one
+    # GIVEN clean and profiled steps WHEN a replay repeats two long profiled steps and one short profiled step
     recorded = _in_turns(8)
     recorded.steps.kind[5:] = StepKind.PROFILED
     replay = _in_turns(3, first=1)
@@ -230,11 +232,11 @@ def test_steps_are_compared_with_steps_of_the_same_kind() -> None:
 
 
 def test_evaluation_steps_of_different_length_are_compared_by_step_number() -> None:
-    """GIVEN five steps of a generation, in which every third token takes 400 us longer, and a profile of two short tokens WHEN
-    a replay runs nine tokens, four of them long THEN the steps with the recorded numbers are compared, except the fifth step,
-    in which the profiler starts."""
+    """GIVEN a recording of five generated tokens, in which every third token takes 400 us longer WHEN a replay repeats a
+    profile of two short tokens for nine tokens THEN steps with the same number are compared. The profiler starts in the fifth
+    step, which is left out."""
     recorded = training(steps=7, jitter_us=(0, 0, 400, 0, 0, 0, 0))
-    recorded.runs = {0: Run("hand", "unix", profiler=ProfilerUse(steps=(10, 11)))}  # the numbers of the last two
+    recorded.runs = {0: Run("hand", "unix", profiler=ProfilerUse(steps=(10, 11)))}  # the step numbers of the last two steps
     replay = training(steps=9, jitter_us=(0, 0, 400, 0, 0, 400, 400, 400, 400))
     replay.steps.recorded_step[:] = [5, 6, 5, 6, 5, 6, 5, 6, 5]
     for trace in (recorded, replay):
@@ -245,8 +247,8 @@ def test_evaluation_steps_of_different_length_are_compared_by_step_number() -> N
 
 
 def test_a_recording_without_step_marks_is_compared_with_all_steps_of_another_recording() -> None:
-    """GIVEN four steps of 50 us of GPU time WHEN no steps were found in a recording of the same work, so its 200 us are one
-    step THEN whole recordings are compared. A recording of a single step is compared with this one step."""
+    """GIVEN a recording of four steps of 50 us of GPU time WHEN another recording of the same work has no step marks THEN the
+    whole recordings are compared. A recording of a single step is compared with this one step."""
     marked, unmarked = training(steps=4), training(steps=4)
     lasted_ns = int(unmarked.steps.end_ns[-1] - unmarked.steps.start_ns[0])
     unmarked.steps = unmarked.steps.take(np.array([0]))

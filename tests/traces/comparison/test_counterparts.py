@@ -38,7 +38,7 @@ def test_a_recorded_kernel_matches_one_kernel_in_each_replay_of_its_step() -> No
 def test_kernel_changes_are_longer_shorter_or_within_tolerance() -> None:
     first, second = training(steps=1), training(steps=1)
     second.device.duration_ns[1] += 3 * US
-    second.device.duration_ns[2] -= 1 * US  # profilers write whole microseconds
+    second.device.duration_ns[2] -= 1 * US  # a profiler may round times to whole microseconds
     second.device.duration_ns[3] -= 3 * US
     found = found_in(first, second)
     rows = zip(found.first, found.change, found.change_ns, strict=True)
@@ -89,7 +89,7 @@ def test_traces_without_steps_are_matched_as_a_whole() -> None:
 
     found = found_in(lone("a", "b", "a"), lone("a", "a", "a"))
     kinds = sorted((int(a), int(b)) for a, b in zip(found.first, found.second, strict=True))
-    assert kinds == [(NONE, 2), (0, 0), (1, NONE), (2, 1)]  # the third is the second of its name
+    assert kinds == [(NONE, 2), (0, 0), (1, NONE), (2, 1)]  # the third kernel matches the second kernel of the same name
     assert found_in(Trace(), Trace()).step.tolist() == []
 
 
@@ -115,7 +115,8 @@ def test_only_the_lowest_rank_must_run_its_kernels_in_the_same_order() -> None:
 
 
 def test_the_kernels_of_two_eager_ops_match_their_fused_kernel() -> None:
-    """In each of two steps, the second trace runs one kernel of 15 us instead of an add and a relu of 10 us each."""
+    """GIVEN an add and a relu of 10 us each in every step WHEN the second trace runs one fused kernel of 15 us instead THEN
+    both kernels match the fused kernel."""
     conv, *others = calls(32)[1:]
     two = [Call("aten::add", "8,8;8,8", 37, "add_kernel"), Call("aten::relu", "8,8", 44, "relu_kernel")]
     fused = "triton_poi_fused_add_relu_0"
@@ -130,19 +131,20 @@ def test_the_kernels_of_two_eager_ops_match_their_fused_kernel() -> None:
         names = [first.strings[int(first.device.name[found.first[place]])] for place in places]
         assert sorted(names) == ["add_kernel", "relu_kernel"] and found.step[places].tolist() == [step, step]
         assert found.change[places].tolist() == [KernelChange.OTHER_KERNEL] * 2
-        assert sorted(found.change_ns[places].tolist()) == [-10 * US, 5 * US]  # together 15 instead of 20
+        assert sorted(found.change_ns[places].tolist()) == [-10 * US, 5 * US]  # 15 us instead of 20 us in total
     # The phases of one trace may be unknown.
     bare = replace(second, phases=second.phases.take([]))
     for one, other in ((first, bare), (bare, first)):
         assert not np.isin(found_in(one, other).change, (KernelChange.GONE, KernelChange.NEW)).any()
-    # The other way round, one kernel was split.
+    # WHEN the traces are exchanged THEN one kernel was split into two.
     split = found_in(second, first)
     assert not np.isin(split.change, (KernelChange.GONE, KernelChange.NEW)).any()
     assert split.change_ns.sum() == -found.change_ns.sum() == 2 * 5 * US
 
 
 def test_an_op_that_the_second_trace_does_not_replace_counts_as_gone() -> None:
-    """The second trace has a fused kernel for the add, but nothing for the softmax."""
+    """GIVEN a second trace with a fused kernel for the add WHEN it has no kernel for the cumsum THEN only the kernel of the
+    cumsum is gone."""
     conv, *others = calls(32)[1:]
     fused = "triton_poi_fused_add_0"
     first = training(

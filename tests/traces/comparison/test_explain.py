@@ -1,4 +1,4 @@
-"""Sentences on why one trace is slower than another."""
+"""Tests the sentences that explain why one trace is slower than another."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def test_explain_finds_the_published_reasons_for_the_slowdown_on_two_gpus() -> N
 
 
 def test_nn_dataparallel_on_one_gpu_copies_nothing_between_gpus() -> None:
-    """GIVEN two traces of two GPUs WHEN all work of one or both is on one GPU. Its stages take time on the host only."""
+    """GIVEN two traces of two GPUs WHEN all work of a trace is on one GPU THEN nn.DataParallel copies nothing between GPUs
+    there. Its stages still take time on the host."""
 
     def copies(*gpus: int) -> list[str]:
         two = load(find("p100x2-no-cudnn"))
@@ -77,8 +78,8 @@ def test_a_kernel_that_takes_no_time_in_one_trace_is_not_called_new() -> None:
 
 
 def test_gpu_work_is_compared_per_gpu_if_the_traces_use_different_numbers_of_gpus() -> None:
-    """GIVEN five kernels of 10 µs per step WHEN B runs every second kernel on another GPU THEN a kernel takes 5 µs of a GPU's
-    time in B."""
+    """GIVEN five kernels of 10 µs per step WHEN trace B runs every second kernel on another GPU THEN such a kernel takes 5 µs
+    per GPU in B."""
     split = training()
     split.devices.append(replace(split.devices[0], index=1))
     split.device.device[1::2] = 1
@@ -90,9 +91,10 @@ def test_gpu_work_is_compared_per_gpu_if_the_traces_use_different_numbers_of_gpu
 
 
 def test_data_parallel_stages_are_listed_with_the_longer_of_host_and_gpu_time() -> None:
-    """GIVEN stages of nn.DataParallel, without phases that differ THEN the stages are listed like phases, the longest first.
+    """GIVEN a trace with nn.DataParallel stages WHEN no phases differ THEN the stages are listed like phases, the longest
+    first.
 
-    On the GPU, each stage ends 1 µs later than on the host: scatter, replicate and gather take 3 µs instead of 2.
+    On the GPU, each stage ends 1 µs later than on the host. There, scatter, replicate and gather take 3 µs instead of 2 µs.
     """
     found = explained(phase_grained(6), data_parallel())
     assert found.summary[-1].endswith("take 9.0 \N{MICRO SIGN}s of a step in B, including waits.")
@@ -114,7 +116,8 @@ def test_slower_kernels_are_named_with_their_counts() -> None:
 
 
 def test_explain_names_a_slower_op_but_not_its_renamed_kernel() -> None:
-    """GIVEN a convolution of 10 µs by cuDNN, and one of 30 µs by MIOpen with other op and kernel names."""
+    """GIVEN a convolution of 10 µs by cuDNN WHEN the other trace has a convolution of 30 µs by MIOpen THEN the op is named as
+    slower, although op and kernel have other names."""
     other = training()
     other.device.duration_ns[1::5] = 30_000
     names = {"volta_sgemm_nn": "Cijk_Ailk_Bljk_S_B", "aten::cudnn_convolution": "aten::miopen_convolution"}
@@ -132,11 +135,12 @@ def test_explain_names_a_slower_op_but_not_its_renamed_kernel() -> None:
     ("op_ns", "phase_ns", "what"), [(50_000, 100_000, "op relu"), (49_000, 100_000, "forward"), (-90_000, 100_000, "forward")]
 )
 def test_the_largest_reason_is_an_op_that_explains_at_least_half_of_its_phase(op_ns: int, phase_ns: int, what: str) -> None:
-    """GIVEN a phase that takes longer, and an op that explains a part of the difference, on a GPU that sets the step time."""
+    """GIVEN a GPU that limits the step time WHEN an op explains at least half of the difference of its phase THEN the op is the
+    largest reason, and otherwise its phase."""
     reasons = [
         Reason("forward", phase_ns, 0, phase_ns, "", ""),
         Reason("op relu", op_ns, 0, op_ns, "", "", ("relu",)),
-        Reason("op tanh", phase_ns, 0, phase_ns, "forward", "", ("tanh",)),  # of a phase that is listed
+        Reason("op tanh", phase_ns, 0, phase_ns, "forward", "", ("tanh",)),  # this op belongs to a phase that is listed
     ]
     comparison = compare(training(), training(kernel_us=14))
     found = Explanation("", [], comparison.steps.recorded_ns, "", reasons)
@@ -172,7 +176,8 @@ def synchronized(kernel_us: int) -> Trace:
 
 
 def test_the_largest_reason_is_the_slower_op_and_not_the_hosts_wait_for_the_op() -> None:
-    """GIVEN kernels of 10 us in A, where the host limits the pace, and of 100 us in B, where the host waits."""
+    """GIVEN kernels of 10 us in A and of 100 us in B WHEN the host waits for the GPU in B THEN the op is the largest reason,
+    not the wait. In A, the host limits the pace."""
     found = compare(synchronized(10), synchronized(100))
     assert [pace and pace.limit for pace in found.paces] == ["host", "device"]
     assert found.largest_reason is not None and found.largest_reason.what == "op aten::mm"
@@ -186,8 +191,8 @@ def test_the_tolerance_does_not_decide_which_reason_is_the_largest(tolerance: fl
 
 
 def test_explain_compares_the_copies_that_do_not_overlap_with_compute() -> None:
-    """GIVEN a kernel of 10 ms and a copy of 6 ms per step WHEN the copy runs before the kernel in A, and beside it in B THEN B
-    waits 6 ms less for copies. Waits of less than 2 % of a step are also compared."""
+    """GIVEN a kernel of 10 ms and a copy of 6 ms per step WHEN the copy runs before the kernel in A, and at the same time as
+    the kernel in B THEN B waits 6 ms less for copies. Waits below 2 % of a step are also compared."""
 
     def copying(step_ms: float, kernel_ms: float) -> Trace:
         starts = [step * step_ms for step in range(4)]
@@ -215,7 +220,8 @@ def test_explain_reports_different_programs_and_differences_within_the_noise() -
 
 
 def test_explain_compares_ranks_on_different_devices() -> None:
-    """GIVEN the trace of one rank, whose GPU is cuda:1 and whose kernel parameters have other names in another release."""
+    """GIVEN a trace of one rank on cuda:1 WHEN its kernel parameters have other names, as in another release THEN no kernel is
+    new or gone."""
     other = training(kernel_us=14)
     other.devices[:] = [replace(device, index=1) for device in other.devices]
     other.strings.texts[:] = [f"{text}(New*)" if "kernel" in text else text for text in other.strings.texts]
@@ -224,7 +230,8 @@ def test_explain_compares_ranks_on_different_devices() -> None:
 
 
 def test_explain_compares_the_step_time_per_backward_pass_if_gradients_are_accumulated() -> None:
-    """GIVEN a step with one backward pass WHEN a step of the other trace takes twice as long for two passes."""
+    """GIVEN a step with one backward pass WHEN a step of the other trace takes twice as long for two passes THEN the step time
+    per pass is equal."""
     accumulated = training(stretch=2.0, loader_us=40)
     names = accumulated.phases.name
     names[names == accumulated.strings.find("h2d")] = accumulated.strings.find("backward")
@@ -243,7 +250,7 @@ def test_differences_of_traces_without_steps_cannot_be_explained() -> None:
 
 
 def test_explain_marks_a_predicted_trace_as_an_estimate() -> None:
-    """GIVEN a trace that `trace predict` made WHEN it is explained or opened THEN it is marked as an estimate."""
+    """GIVEN a trace made by `trace predict` WHEN it is explained THEN the text calls it an ESTIMATE."""
     predicted = training()
     for rank in predicted.ranks:
         predicted.runs[rank] = replace(predicted.run_of(rank), predicted=True)
@@ -252,7 +259,7 @@ def test_explain_marks_a_predicted_trace_as_an_estimate() -> None:
 
 
 def running_ahead(kernel_us: int) -> Trace:
-    """Five kernels per step of 100 us on the host, one after the other from the first launch on."""
+    """Return a trace whose steps take 100 us on the host. Each step launches five kernels that run without gaps."""
     trace = training(kernel_us=kernel_us)
     lasts_ns = trace.device.duration_ns
     trace.device.start_ns = trace.device.start_ns[0] + lasts_ns.cumsum() - lasts_ns
@@ -270,13 +277,14 @@ def test_gpu_work_of_phases_is_the_reason_if_the_host_runs_ahead() -> None:
 
 
 def test_explain_names_no_gpu_work_if_only_one_trace_recorded_kernels() -> None:
-    """GIVEN A with kernels, of the same steps as B with phase times only."""
+    """GIVEN a trace A with kernels and a trace B of the same steps with phase times only THEN no reason is about GPU work."""
     found = explained(running_ahead(200), phase_grained())
     assert [reason.text for reason in found.reasons if "GPU work" in reason.text] == []
 
 
 def test_mean_gpu_work_per_gpu_is_compared_if_the_numbers_of_gpus_differ() -> None:
-    """GIVEN a kernel of 400 us per phase on each of two GPUs of B THEN a GPU works 400 us, not 800 us."""
+    """GIVEN a trace B with a kernel of 400 us per phase on each of two GPUs THEN the compared GPU work of a phase is 400 us,
+    not 800 us."""
     both = running_ahead(400)
     both.devices.append(replace(both.devices[0], index=1))
     second = both.device.take(np.arange(len(both.device)))
@@ -288,7 +296,8 @@ def test_mean_gpu_work_per_gpu_is_compared_if_the_numbers_of_gpus_differ() -> No
 
 
 def waiting(kernel_ns: int) -> Trace:
-    """Five kernels per step of 100 us, one every 20 us. The host waits for the last kernel of each step."""
+    """Return a trace with steps of 100 us and five kernels per step, one every 20 us. The host waits for the last kernel of
+    each step."""
     trace = training()
     trace.device.start_ns = trace.device.start_ns[0] + 20_000 * np.arange(len(trace.device))
     trace.device.duration_ns[:] = kernel_ns
@@ -296,7 +305,8 @@ def waiting(kernel_ns: int) -> Trace:
 
 
 def test_explain_names_the_gpu_work_of_phases_if_the_gpu_limits_both_traces() -> None:
-    """The GPU is busy for 95 % of A and for 99.5 % of B. Each phase has one kernel."""
+    """GIVEN a GPU that is busy for 95 % of trace A and 99.5 % of trace B WHEN each phase has one kernel THEN the GPU work of
+    each phase is a reason."""
     found = explained(waiting(19_000), waiting(19_900))
     assert {reason.text for reason in found.reasons if reason.what in PHASES} == {
         f"GPU work of {name} takes 0.9 \N{MICRO SIGN}s more: 19.0 \N{MICRO SIGN}s -> 19.9 \N{MICRO SIGN}s"
@@ -310,7 +320,8 @@ def test_explain_names_the_gpu_work_of_phases_if_the_gpu_limits_both_traces() ->
     [(110, 5, "5.0 ms longer"), (110, 4.9, ""), (110, -20, ""), (90, -5, "5.0 ms shorter"), (90, -4.9, ""), (90, 20, "")],
 )
 def test_a_wait_explains_a_phase_if_it_is_at_least_half_of_the_difference(after_ms: int, wait_ms: float, said: str) -> None:
-    """GIVEN a phase of 100 ms in A, which waits for the GPU for 30 ms."""
+    """GIVEN a phase of 100 ms in A, of which 30 ms are a wait for the GPU WHEN the change of the wait is at least half of the
+    change of the phase THEN the wait explains the phase."""
     comparison = compare(training(3), training(3))
     times = {"recorded_median_ns": 100_000_000, "replayed_median_ns": after_ms * 1_000_000}
     waits = {"wait_recorded_median_ns": 30_000_000, "wait_replayed_median_ns": round((30 + wait_ms) * 1_000_000)}
@@ -321,9 +332,8 @@ def test_a_wait_explains_a_phase_if_it_is_at_least_half_of_the_difference(after_
 
 
 def test_explain_names_a_phases_shorter_wait_for_the_gpu() -> None:
-    """GIVEN steps of 2,000 us in A, where the host launches for 30 us and then waits for the GPU until 1,999 us, and steps of
-    3,000 us in B, where the host launches for 2,970 us and waits for 19 us THEN the wait of the optimizer is 1,950 us shorter.
-    """
+    """GIVEN steps in A whose host launches for 30 us and then waits until 1,999 us WHEN the host launches for 2,970 us and
+    waits for 19 us in B THEN the wait of the optimizer phase is 1,950 us shorter."""
     sides = []
     for launching_us, step_us in ((30, 2_000), (2_970, 3_000)):
         events = []
@@ -349,7 +359,8 @@ def test_explain_names_a_phases_shorter_wait_for_the_gpu() -> None:
 
 
 def test_kernels_of_unknown_ops_are_not_described_as_an_op() -> None:
-    """GIVEN a matrix product of 10 us whose op is unknown, as in a CUDA graph, and in B of 14 us."""
+    """GIVEN matrix product kernels whose ops are unknown, as in a CUDA graph WHEN they take 10 us in A and 14 us in B THEN the
+    text calls them kernels."""
     sides = [training(), training(kernel_us=14)]
     for side in sides:
         side.strings.texts[:] = [text.replace("volta_sgemm", "volta_gemm") for text in side.strings.texts]
@@ -363,7 +374,7 @@ def idle(steps: int = 4, **by_reason: int) -> IdleTime:
 
 
 def idle_reasons(recorded: dict[str, IdleTime], replayed: dict[str, IdleTime]) -> list[tuple[str, Any, Any, str]]:
-    """What is said about idle time, if two traces had these times. The times are sums of all steps."""
+    """Return what `explain` says about idle time if two traces had these times. The times are sums over all steps."""
     comparison = compare(training(), training())
     both = comparison.analyses
     both = replace(both, recorded=replace(both.recorded, idle=recorded), replayed=replace(both.replayed, idle=replayed))
@@ -380,36 +391,39 @@ def test_explain_compares_idle_time_even_if_one_trace_has_no_idle_time() -> None
 
 
 def test_idle_time_is_explained_for_devices_with_other_names() -> None:
-    """GIVEN as many devices THEN the first is compared with the first. GIVEN a second device in B THEN means are compared."""
+    """GIVEN one GPU in each trace THEN the two GPUs are compared, although their names differ. GIVEN a second GPU in B THEN the
+    means per GPU are compared."""
     (found,) = idle_reasons({"cuda:0": idle(host=0)}, {"cuda:3": idle(host=80_000)})
     assert found[:3] == ("idle: host (cuda:0 (B: cuda:3))", 0, 20_000)
     (found,) = idle_reasons({"cuda:0": idle(host=80_000)}, {"cuda:0": idle(host=80_000), "cuda:1": idle(host=0)})
     assert found[:3] == ("idle: host (a GPU (A: 1, B: 2))", 20_000, 10_000)
     (found,) = idle_reasons({"cuda:0": idle(host=80_000)}, {"cuda:0": idle(0, host=80_000)})
-    assert found[2] is None and " is gone: 20.0" in found[3]  # no steps were profiled there
+    assert found[2] is None and " is gone: 20.0" in found[3]  # the second device has no profiled steps
     assert idle_reasons({}, {"cuda:0": idle(host=80_000)}) == []
 
 
 def test_a_difference_within_the_noise_of_the_steps_is_called_noise() -> None:
-    """GIVEN steps of 100 and 110 us, so half of the range between their quartiles is 4.8 % of the median, 105 us."""
+    """GIVEN steps of 100 and 110 us THEN the noise is 4.8 % of the median, 105 us. The noise is half of the range between the
+    quartiles."""
     noisy = training(8, jitter_us=(0, 10))
     comparison = compare(noisy, training(8, jitter_us=(0, 10), loader_us=25))
     assert explain(comparison).caution == "Step time varies by ±4.8 % between steps, so this difference may be noise."
     assert explain(compare(noisy, training(8, jitter_us=(0, 10), loader_us=26))).caution == ""
-    assert explain(compare(noisy, noisy)).caution == ""  # nothing differs
+    assert explain(compare(noisy, noisy)).caution == ""  # the traces do not differ
 
 
 def test_reasons_below_0_2_percent_of_the_step_are_omitted() -> None:
-    """GIVEN a step of 1000 us WHEN data loading takes 2 us longer THEN this is named as a reason, but 1 us longer is not."""
+    """GIVEN a step of 1000 us WHEN data loading takes 2 us longer THEN data loading is a reason. A difference of 1 us is
+    omitted."""
     reasons = {more: explained(training(loader_us=920), training(loader_us=920 - more)).reasons for more in (0, 1, 2)}
     assert (reasons[0], reasons[1]) == ([], [])
     assert reasons[2][0].text.startswith("waiting for data (loader) takes 2.0 \N{MICRO SIGN}s less")
-    assert explained(training(loader_us=922), training(loader_us=920)).reasons == []  # 0.2 % of the longer step are more
+    assert explained(training(loader_us=922), training(loader_us=920)).reasons == []  # 0.2 % of the longer step exceed 2 us
 
 
 def test_mean_idle_time_per_gpu_is_compared_if_the_numbers_of_gpus_differ() -> None:
-    """GIVEN the same step on one rank, and on two ranks that each load data for 200 us longer THEN the compared time is the
-    mean of the ranks."""
+    """GIVEN a trace of one rank WHEN the other trace has two ranks that each load data for 200 us longer THEN the compared idle
+    time is the mean of the ranks, 200 us longer."""
     one, slow = training(), training(loader_us=220)
     two = merge_ranks([slow, training(loader_us=220)], [0, 1])
     both = compare(one, two)
@@ -419,8 +433,8 @@ def test_mean_idle_time_per_gpu_is_compared_if_the_numbers_of_gpus_differ() -> N
 
 
 def test_idle_time_of_single_long_steps_explains_no_difference_of_medians() -> None:
-    """GIVEN steps of 100 us WHEN one of ten steps takes 500 us longer THEN the mean idle time is no reason. WHEN all steps are
-    longer and vary, so the mean is 11 us above the median THEN it is a reason."""
+    """GIVEN steps of 100 us WHEN one of ten steps takes 500 us longer THEN idle time is no reason. WHEN all steps are longer
+    and vary THEN idle time is a reason for the difference."""
     both = compare(training(steps=10), training(steps=10, jitter_us=(0, 0, 0, 0, 0, 500, 0, 0, 0, 0)))
     assert both.steps.error == 0.0 and both.paces.replayed is not None and both.paces.replayed.mean is not None
     assert [reason.what for reason in explain(both).reasons] == []
@@ -430,7 +444,7 @@ def test_idle_time_of_single_long_steps_explains_no_difference_of_medians() -> N
 
 
 def test_explain_notes_that_step_times_vary_in_only_one_recording() -> None:
-    """GIVEN steps of 10, 10 and 16 ms WHEN their mean is 12 ms THEN it is 20 % above the median."""
+    """GIVEN steps of 10, 10 and 16 ms in B THEN `explain` says that the average step is 20 % longer than the median step."""
     even, slow = a_trace([(0, 10), (10, 20), (20, 30)]), a_trace([(0, 10), (10, 20), (20, 36)])
     found = compare(even, slow)
     assert found.problems == Both([], ["The average step is 20 % longer than the median step."])
@@ -442,24 +456,25 @@ def test_explain_notes_that_step_times_vary_in_only_one_recording() -> None:
 
 
 def test_explain_mentions_a_single_slow_step_even_if_medians_are_equal() -> None:
-    """GIVEN five steps of 100 us WHEN the last takes 250 us in B THEN the median steps pass, and the average step is 130 us."""
+    """GIVEN five steps of 100 us WHEN the last step takes 250 us in B THEN the comparison of medians passes, and the text
+    mentions the average step of 130 us."""
     found = compare(training(steps=5), training(steps=5, jitter_us=(0, 0, 0, 0, 150)))
     text = "But the average step, which includes single slow steps, differs: 100.0 µs -> 130.0 µs."
     assert found.within_tolerance and verdict_sentences(found)[0][0].endswith(text)
     assert explain(found).headline == f"Both steps take 100.0 µs. {text}"
-    # WHEN the average steps differ by less than the tolerance or the noise THEN nothing is said
+    # WHEN the average steps differ by less than the tolerance or the noise THEN the text does not mention them
     assert slow_steps_sentence(replace(found, tolerance=0.31)) == ""
     assert slow_steps_sentence(replace(found, steps=replace(found.steps, average_noise=0.31))) == ""
     quarter = compare(training(steps=5), training(steps=5, jitter_us=(0, 0, 0, 0, 125)))
     assert slow_steps_sentence(replace(quarter, tolerance=0.25)) == ""
-    # WHEN the medians are equal THEN they are within any tolerance
+    # WHEN the medians are equal THEN any tolerance is enough
     text = "But the average step, which includes single slow steps, differs: 100.0 µs -> 125.0 µs."
     assert slow_steps_sentence(replace(quarter, tolerance=0.24)) == slow_steps_sentence(replace(quarter, tolerance=0.0)) == text
 
 
 def test_explain_sorts_gpu_reasons_by_size() -> None:
-    """GIVEN a host that runs ahead WHEN waits for data grow by 200 us and kernels by 4 us each THEN idle time comes first. In
-    three of four steps, a longer kernel lasts 1 us into the wait: idle time grows by 200 - 3 / 4 us."""
+    """GIVEN a host that runs ahead WHEN waits for data grow by 200 us and kernels by 4 us each THEN idle time is the first
+    reason. It grows by only 200 - 3 / 4 us, because in three of four steps a longer kernel lasts 1 us into the wait."""
     found = compare(training(), training(loader_us=220, kernel_us=14))
     paces = Both(*(pace and replace(pace, host_runs_ahead=True) for pace in found.paces))
     sizes = [abs(reason.delta_ns) for reason in explain(replace(found, paces=paces)).reasons if not reason.phase]
@@ -469,8 +484,8 @@ def test_explain_sorts_gpu_reasons_by_size() -> None:
 
 
 def test_explain_names_first_the_only_gpu_that_became_slower() -> None:
-    """GIVEN two GPUs that work 4 of 10 ms WHEN the kernels of the second take 8 ms in B THEN this is the first reason, before
-    the idle time of the first GPU, which waits for the second"""
+    """GIVEN two GPUs that work for 4 of 10 ms WHEN the kernels of the second GPU take 8 ms in B THEN this is the first reason.
+    The idle time of the first GPU, which waits for the second, comes later."""
 
     def two_gpus(long: int, *of_devices: float) -> Trace:
         return a_trace(
@@ -483,17 +498,17 @@ def test_explain_names_first_the_only_gpu_that_became_slower() -> None:
     both = two_gpus(10, 4, 4), two_gpus(14, 4, 8)
     reason = explained(*both).reasons[0]
     assert reason.text == "GPU work of cuda:1 takes 4.0 ms more: 4.0 ms -> 8.0 ms; on cuda:0, the difference is 0"
-    # WHEN the first GPU becomes slower by at most half as much THEN the second is still named
+    # WHEN the first GPU becomes slower by at most half as much THEN the second GPU is still named first
     for lasts, is_named in ((6, True), (6.001, False)):
         named = {reason.what for reason in explained(both[0], two_gpus(14, lasts, 8)).reasons}
         assert ("GPU work (cuda:1)" in named) is is_named
-    # WHEN both GPUs become slower THEN neither is named
+    # WHEN both GPUs become slower THEN neither GPU is named
     alike = [reason.what for reason in explained(both[0], both[0]).reasons]
     assert not any(what.startswith("GPU work (") for what in alike)
 
 
 def test_explain_names_a_rank_that_the_others_wait_for() -> None:
-    """GIVEN that rank 1 is late by 6 ms in three steps WHEN B is explained THEN 2 ms of a step are waits for rank 1"""
+    """GIVEN a trace B in which rank 1 is late by 6 ms in three steps THEN 2 ms of a step are explained as waits for rank 1."""
     trace = a_trace([(10 * step, 10 * step + 9.9) for step in range(3)], [Work(0.1, 0.2, 4)], devices=(0,))
     comparison = compare(trace, trace)
     after = comparison.analyses.replayed
@@ -504,7 +519,7 @@ def test_explain_names_a_rank_that_the_others_wait_for() -> None:
 
 
 def test_explain_names_fused_kernels_and_eager_ops_without_counterparts() -> None:
-    """GIVEN a fused kernel that replaces no op, and ops in the name of no fused kernel."""
+    """GIVEN a fused kernel that replaces no eager op, and eager ops that no fused kernel replaces THEN the text names both."""
     of = compiled_recording()
     alone = FusedOps(("triton_poi_fused_0",), 1, 900_000, {}, 0), FusedOps((), 0, 0, {"add": 2}, 700_000)
     found = explain(replace(compare(of, of), fused=alone))

@@ -14,10 +14,11 @@ from traces.model.trace import Trace
 
 
 def fusing(*, compiled: bool, in_region: bool = False, slowdown: float = 1) -> Trace:
-    """Three steps: add and relu, a matrix product, gelu, another product, mul, relu. If compiled, only products are not fused.
+    """Return three steps with add, relu, a matrix product, gelu, another product, mul and relu. In compiled code, all ops
+    except the products are fused.
 
-    Kernels take 5, 4, 10, 6, 10, 7 and 2 us; fused kernels take 3 (add_relu), 2 (gelu) and 1 us (relu),
-    times `slowdown`.
+    The kernels take 5, 4, 10, 6, 10, 7 and 2 us. The fused kernels take 3 us (add_relu), 2 us (gelu) and 1 us (relu). All times
+    are multiplied by `slowdown`.
     """
     eager = (("add", 5), ("relu", 4), ("mm", 10), ("gelu", 6), ("mm", 10), ("mul", 7), ("relu", 2))
     fused = (
@@ -51,9 +52,9 @@ FUSED = (
 
 
 def test_an_eager_op_is_matched_to_the_fused_kernel_that_contains_its_name() -> None:
-    """GIVEN two kernels with relu in their names THEN the relu before the products belongs to the first kernel.
+    """GIVEN two fused kernels with relu in their names THEN the relu before the products belongs to the first kernel.
 
-    No kernel has mul in its name.
+    No fused kernel has mul in its name.
     """
     eager, compiled = fusing(compiled=False), fusing(compiled=True)
     assert compare(eager, compiled).fused == FUSED
@@ -62,7 +63,8 @@ def test_an_eager_op_is_matched_to_the_fused_kernel_that_contains_its_name() -> 
 
 
 def test_the_trace_with_fused_kernels_is_the_compiled_one() -> None:
-    """GIVEN two traces with compiled functions WHEN only one has fused kernels THEN that one ran the fused kernels."""
+    """GIVEN two traces with compiled functions WHEN only one trace has fused kernels THEN the text says that this trace fused
+    the ops."""
     plain, fused = fusing(compiled=False, in_region=True), fusing(compiled=True)
     less, more = "6.0 µs less: 9.0 µs -> 3.0 µs", "6.0 µs more: 3.0 µs -> 9.0 µs"
     for pair, trace, times in (((plain, fused), "B", less), ((fused, plain), "A", more)):
@@ -91,7 +93,7 @@ def test_explain_names_fused_ops_for_an_eager_and_a_compiled_trace() -> None:
     ],
 )
 def test_an_op_that_compilation_removes_is_listed_once(kernel: str, said: str) -> None:
-    """GIVEN two calls of mul in A and one in B THEN only the sentence about fused kernels mentions mul."""
+    """GIVEN two calls of mul in A and one in B THEN mul is mentioned only in the sentence about fused kernels."""
     compared = compare(running(("mul", 30), ("mul", 30), ("add", 5)), running(("mul", 30), (kernel, 3)))
     texts = [reason.text for reason in explain(compared).reasons]
     assert [text for text in texts if "mul" in text] == [said]
@@ -99,7 +101,7 @@ def test_an_op_that_compilation_removes_is_listed_once(kernel: str, said: str) -
 
 @pytest.mark.parametrize("is_eager_first", [True, False])
 def test_an_unfused_op_of_the_compiled_trace_alone_stays_in_the_changes(is_eager_first: bool) -> None:
-    """GIVEN a compiled trace that also copies its inputs THEN the changes contain the copy, but no fused work."""
+    """GIVEN a compiled trace that also copies its inputs THEN the list of changes contains the copy, but no fused op."""
     eager = running(("mul", 30), ("add", 5))
     compiled = running(("mul", 30), ("triton_poi_fused_add_0", 3), ("_foreach_copy_", 16))
     pair = (eager, compiled) if is_eager_first else (compiled, eager)
@@ -110,7 +112,8 @@ def test_an_unfused_op_of_the_compiled_trace_alone_stays_in_the_changes(is_eager
 
 
 def test_an_op_that_launches_fewer_kernels_is_not_gone() -> None:
-    """GIVEN an attention op with a second small kernel in the eager trace only THEN no fused kernel replaces the op."""
+    """GIVEN an attention op that launches a second small kernel only in the eager trace THEN no fused kernel replaces the
+    op."""
 
     def attending(*kernels: str) -> Trace:
         events = Events()
@@ -129,9 +132,10 @@ def test_an_op_that_launches_fewer_kernels_is_not_gone() -> None:
 
 
 def test_a_fused_op_is_matched_between_the_same_two_matrix_products() -> None:
-    """GIVEN a relu before, between and after two products, and fused kernels of relu in the same places THEN each has its own.
+    """GIVEN a relu before, between and after two products WHEN the compiled trace has a fused relu kernel in each place THEN
+    each relu matches the kernel in its place.
 
-    Without the first fused kernel, the first relu belongs to the second fused kernel, which is the nearest.
+    Without the first fused kernel, the first relu belongs to the nearest one, the second fused kernel.
     """
     eager = running(("relu", 9), ("mm", 10), ("relu", 5), ("relu", 4), ("bmm", 10), ("relu", 2))
     kernels = [(f"triton_poi_fused_relu_{number}", 1) for number in range(3)]
@@ -143,7 +147,8 @@ def test_a_fused_op_is_matched_between_the_same_two_matrix_products() -> None:
 
 
 def test_consecutive_fused_kernels_are_grouped_and_equal_groups_are_added() -> None:
-    """GIVEN add and relu twice around a product, fused into two kernels each time."""
+    """GIVEN add and relu before and after a product WHEN each pair of ops is fused into two kernels THEN the two kernels are
+    one group, and both groups are added up."""
     pair = ("triton_poi_fused_add_0", 2), ("triton_poi_fused_relu_1", 1)
     eager = running(("add", 5), ("relu", 4), ("mm", 10), ("add", 7), ("relu", 6))
     (of,) = fused_ops(eager, running(*pair, ("mm", 10), *pair), 0, 0)

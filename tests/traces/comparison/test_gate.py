@@ -1,4 +1,4 @@
-"""Budgets: their syntax, their checks against a comparison, and the output for a build."""
+"""Tests how budgets are read, how a comparison is checked against them, and what `trace gate` prints for a build."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def written(folder: Path, *lines: str) -> Path:
     [
         ('step_time = "1 ms"', True),
         ('step_time = "80 us"', False),
-        ('step_time_change = "5%"', True),  # whole steps became shorter: the replay does not load
+        ('step_time_change = "5%"', True),  # whole steps became shorter, because the replay loads no data
         ('compute_time_change = "5 %"', False),
         ('compute_time_change = "12 %"', True),
         ('gpu_busy = "56 us"', True),
@@ -57,7 +57,8 @@ def test_a_replay_passes_or_fails_a_single_budget(tmp_path: Path, line: str, pas
     [("graph_breaks = 2", False), ("graph_breaks = 3", True), ("recompiles = 0", False), ("recompiles = 1", True)],
 )
 def test_budgets_of_compiled_code_are_checked(tmp_path: Path, line: str, passed: bool) -> None:
-    """GIVEN a replay with two graph breaks, one function that ran eagerly, and one recompilation."""
+    """GIVEN a replay with two graph breaks, one function that ran eagerly, and one recompilation THEN the function counts as a
+    third graph break."""
     eager = [{"region": "0/0 forward", "reason": "graph break in loop"}]
     replay = replay_of(training(), compiled={"regions": 3, "graph_breaks": 2, "recompiles": 1, "eager": eager})
     assert check(read_budgets(written(tmp_path, line)), compare(training(), replay)).passed is passed
@@ -69,7 +70,8 @@ def test_a_script_that_compiles_nothing_has_no_graph_breaks(tmp_path: Path) -> N
 
 
 def test_the_memory_budget_compares_the_rise_per_step_if_totals_are_not_comparable(tmp_path: Path) -> None:
-    """GIVEN a recording with a sum of 2 MiB and a replay with 3 MiB in all. In both traces, a step adds 1 MiB."""
+    """GIVEN a recording whose peak of 2 MiB is a sum of events and a replay with a total of 3 MiB WHEN a step adds 1 MiB in
+    both traces THEN the peak has not changed."""
     memory = MemoryComparison(2 << 20, 3 << 20, "summed", "recorded", 1 << 20, 1 << 20, 3 << 20)
     compared = replace(compare(training(), replay_of(training())), memory={"cuda:0": memory})
     budgets = read_budgets(written(tmp_path, 'memory_peak = "2.9 MiB"', 'memory_peak_change = "0 %"'))
@@ -137,7 +139,8 @@ def test_the_budgets_in_the_documentation_are_valid(tmp_path: Path) -> None:
 
 
 def test_suggested_budgets_allow_twice_the_noise_of_the_steps() -> None:
-    """GIVEN steps of 100 and 110 us. Half of the range between their quartiles is 5 us: 4.8 % of the median, 105 us."""
+    """GIVEN steps of 100 and 110 us THEN the noise is 4.8 %, and the suggested budget allows a change of 10 %. The noise is
+    half of the range between the quartiles, 5 us, divided by the median, 105 us."""
     steady = starting_budgets(summarize(training(8)))
     assert (steady["step_time_change"], steady["matched"], steady["missing_ops"]) == ('"3 %"', '"99 %"', "0")
     assert starting_budgets(summarize(training(8, jitter_us=(0, 10))))["step_time_change"] == '"10 %"'
@@ -147,7 +150,8 @@ def test_suggested_budgets_allow_twice_the_noise_of_the_steps() -> None:
 
 @pytest.mark.parametrize(("share", "passed"), [(75, True), (76, False)])
 def test_equivalent_ops_are_matched(tmp_path: Path, share: int, passed: bool) -> None:
-    """GIVEN half of the ops matched exactly, a quarter by equivalent ops and a quarter not at all."""
+    """GIVEN a replay in which half of the ops match exactly and a quarter match equivalent ops THEN 75 % of the ops are
+    matched."""
     recorded = training()
     comparison = compare(recorded, replay_of(recorded, 1.0))
     assert comparison.coverage is not None

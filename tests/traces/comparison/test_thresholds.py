@@ -1,4 +1,4 @@
-"""Thresholds that decide a verdict are defined in one place, and docs/constants.md lists them."""
+"""Tests that thresholds which decide a verdict are defined in one module, and that docs/constants.md lists them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _SENTINELS = {
     "tui/commands/diff.py": {"ALIKE", "CANNOT_BE_TOLD"},
     "tui/view/scene/tracks.py": {"ALL", "SIMILAR"},
 }
-_FACTS_OF_OTHERS = {  # releases, and units of hardware
+_FACTS_OF_OTHERS = {  # numbers of releases and of hardware units
     "traces/kineto/spans/impossible.py": {"_DEPENDENT_LAUNCH_SINCE"},
     "traces/names/cards.py": {"_SLICES", "_SLICES_OF_A30"},
     "traces/script/launch.py": {"MOST_DEVICES", "OLDEST_TORCH"},
@@ -64,7 +64,7 @@ _ROUNDING = {
     "traces/comparison/changed_ops.py": {"_NOTHING_LEFT"},
     "traces/library/check.py": {"_ON_A_LINE"},
 }
-_LENGTHS_OF_SEARCHES = {  # a larger number costs time and changes no verdict
+_LENGTHS_OF_SEARCHES = {  # a larger number takes more time, but changes no verdict
     "traces/comparison/changed_ops.py": {"_LONGEST_OP"},
     "traces/comparison/program/op_order.py": {"_MOST_EDITS"},
     "traces/library/check.py": {"_LINE_ROWS"},
@@ -133,7 +133,7 @@ def is_number(node: ast.AST | None) -> bool:
 
 
 def comparisons(tree: ast.AST) -> Iterator[ast.AST]:
-    """Comparisons, and calls that choose the smaller or larger of their arguments."""
+    """Yield each comparison, and each call that returns the smaller or larger of its arguments."""
     for node in ast.walk(tree):
         chooses = isinstance(node, ast.Call) and names_in(node.func) & {"min", "max", "minimum", "maximum", "clip"}
         if isinstance(node, ast.Compare) or chooses:
@@ -145,7 +145,7 @@ def names_compared(tree: ast.Module) -> frozenset[str]:
 
 
 def own_numbers(tree: ast.Module) -> set[str]:
-    """Module-level names of numbers that the source writes down."""
+    """Return the module-level names of numbers that the source defines."""
     found: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
@@ -158,7 +158,7 @@ def own_numbers(tree: ast.Module) -> set[str]:
 
 
 def compared_numbers(tree: ast.Module, everywhere: set[str]) -> set[str]:
-    """Return the constants of the file that some comparison uses, and the fractions without a name.
+    """Return the constants of the file that any comparison uses, and the fractions without a name.
 
     Private constants count only if this file uses them.
     """
@@ -182,7 +182,7 @@ def test_all_numbers_used_in_comparisons_are_found() -> None:
     source = "A = 3\n_B: int = 1 << 4\nC, _D = 1.5, -2\nE = 7\n_F = (2, 0)\n"
     source += "x = y > A\nz = min(y, _B)\nw = np.clip(y, 0, C)\nv = y < _F or y < 0.3 * z or y > 1 or y > 1e6\nu = _D + E\n"
     assert compared_numbers(ast.parse(source), set()) == {"A", "_B", "C", "_F", "0.3", "1000000.0"}
-    assert compared_numbers(ast.parse("A = 3\n_B = 4"), {"A", "_B"}) == {"A"}  # another file compares A
+    assert compared_numbers(ast.parse("A = 3\n_B = 4"), {"A", "_B"}) == {"A"}  # a different file uses A in a comparison
 
 
 @pytest.mark.parametrize("module", [thresholds, constants])

@@ -251,7 +251,7 @@ def test_the_host_runs_ahead_only_if_gpu_work_is_almost_always_queued() -> None:
 @pytest.mark.parametrize(("slow_ms", "mean_ns"), [(14, None), (16, 14 * MS)])
 def test_three_step_times_vary_a_lot_if_their_mean_differs_from_their_median(slow_ms: int, mean_ns: int | None) -> None:
     """GIVEN steps of 13, 13 and `slow_ms` ms WHEN the mean is 14 ms, 8 % above the median THEN the step times vary a lot. With
-    a mean of 13.33 ms, they do not."""
+    a mean of 13.33 ms, the step times do not vary a lot."""
     of = pace(a_trace([(0, 13), (13, 26), (26, 26 + slow_ms)]))
     assert of is not None and of.pace_ns == 13 * MS
     assert (None if of.mean is None else of.mean.pace_ns) == mean_ns
@@ -279,7 +279,7 @@ def test_the_slowest_of_several_ranks_determines_the_step_time() -> None:
 
 def test_the_gpu_limits_the_step_if_the_host_waits_for_it() -> None:
     """GIVEN steps of 10 ms on both host and GPU WHEN the GPU is busy for 9.5 ms of a step THEN the GPU limits the step. WHEN
-    the GPU is busy for 3 ms THEN the host does."""
+    the GPU is busy for 3 ms THEN the host limits the step."""
     busy = a_trace([(0, 10), (10, 20), (20, 30)], [Work(t + 0.1, t + 0.2, t + 9.7) for t in (0, 10, 20)])
     idle = a_trace([(0, 10), (10, 20), (20, 30)], [Work(t + 6.6, t + 6.7, t + 9.7) for t in (0, 10, 20)])
     found = [pace(trace) for trace in (busy, idle)]

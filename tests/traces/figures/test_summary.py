@@ -184,7 +184,7 @@ def test_a_recording_with_gpu_memory_but_no_kernels_is_not_called_host_only(tmp_
 
 
 def test_the_repr_of_a_summary_shows_gpu_busy_time_only_for_traces_with_kernels() -> None:
-    """GIVEN a trace of 4 steps of 100 us, each with 5 kernels of 10 us THEN the repr shows the GPU busy time. Without kernels,
-    it does not."""
+    """GIVEN a trace of 4 steps of 100 us, each with 5 kernels of 10 us THEN the repr shows the GPU busy time. The repr of a
+    trace without kernels shows no busy time."""
     assert repr(summarize(training())).splitlines()[-1] == "  GPU busy 0.200 ms of 0.400 ms"
     assert "GPU busy" not in repr(summarize(phase_grained()))
