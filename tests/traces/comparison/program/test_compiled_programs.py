@@ -1,4 +1,4 @@
-"""Whether an eager and a compiled trace, or two compiled traces, show the same program."""
+"""Tests whether an eager and a compiled trace, or two compiled traces, count as the same program."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from traces.model.workload import InputTensor, Sameness, WorkloadSignature
 def test_eager_and_compiled_traces_of_one_program_have_the_same_matrix_products(
     compiled: tuple[tuple[str, int], ...], sameness: Sameness, reason: str
 ) -> None:
-    """GIVEN a matrix product, an addition and a ReLU WHEN compilation fuses the addition and the ReLU THEN both traces have the
-    same matrix products. If the compiled trace has two products, two of three products are the same."""
+    """GIVEN an eager trace with a matrix product, an addition and a ReLU WHEN compilation fuses the addition and the ReLU THEN
+    both traces have the same matrix products. WHEN the compiled trace has two products THEN only two of three products are the
+    same."""
     found = compare(running(("mm", 9), ("add", 2), ("relu", 2)), running(*compiled)).verdict
     assert found.sameness is sameness and found.reason.startswith(reason)
 
 
 def test_compiled_traces_with_different_numbers_of_matrix_products_are_different_programs() -> None:
-    """GIVEN two compiled traces with the same 20 fused kernels, and with one and four matrix products THEN 40 % of the products
-    are the same."""
+    """GIVEN two compiled traces with the same 20 fused kernels WHEN one trace has one matrix product and the other has four
+    THEN only 40 % of the products are the same."""
     fused = [("triton_poi_fused_relu_0", 1)] * 20
     verdict = compare(running(("mm", 9), *fused), running(*[("mm", 9)] * 4, *fused)).verdict
     assert (verdict.sameness, verdict.reason[:26]) == (Sameness.OTHER_PROGRAM, "40 % of the matrix product")
@@ -61,8 +62,8 @@ def test_matrix_products_are_compared_without_their_biases() -> None:
 def test_compiled_traces_that_fuse_ops_differently_have_the_same_matrix_products(
     fused: tuple[str, ...], sameness: Sameness
 ) -> None:
-    """GIVEN two compiled traces with different fused kernels, as after a graph break THEN they are the same program if their
-    matrix products are the same, and if their kernels are named after the same layers."""
+    """GIVEN two compiled traces with different fused kernels, as after a graph break WHEN their matrix products are the same
+    and their kernels contain the names of the same layers THEN they are the same program."""
     names = [[f"triton_poi_fused_{name}_{i}" for i, name in enumerate(of)] for of in (("add_mul", "relu_add"), fused)]
     first, second = (running(("mm", 9), *((name, 1) for name in of), ("mm", 9)) for of in names)
     assert compare(first, second).verdict.sameness is sameness
@@ -72,8 +73,9 @@ def test_compiled_traces_that_fuse_ops_differently_have_the_same_matrix_products
     ("layers", "sameness"), [(34, Sameness.OTHER_COMPILATION), (33, Sameness.OTHER_COMPILATION), (32, Sameness.OTHER_PROGRAM)]
 )
 def test_compilation_does_not_change_the_number_of_matrix_products(layers: int, sameness: Sameness) -> None:
-    """GIVEN an eager step with 34 matrix products THEN a compiled step with 33 products is the same program (a difference below
-    3 %), and a step with 32 products is another program, unless both workloads are equal."""
+    """GIVEN an eager step with 34 matrix products WHEN a compiled step has 33 products THEN the program is the same, because
+    the difference is below 3 %. WHEN the compiled step has 32 products THEN the program is the same only if both workloads are
+    equal."""
     eager = running(*[("mm", 9), ("relu", 2)] * 34)
     compiled = running(*[("mm", 9)] * layers, ("triton_poi_fused_relu_0", 1))
     found = compare(eager, compiled).verdict
@@ -93,8 +95,8 @@ def test_compilation_does_not_change_the_number_of_matrix_products(layers: int, 
     ],
 )
 def test_products_are_counted_per_step(eager: tuple[int, int], compiled: tuple[int, int], sameness: Sameness) -> None:
-    """GIVEN the products of a step and the number of steps THEN the programs differ if the numbers per step differ by more
-    than 3 % of the larger one."""
+    """GIVEN traces with different numbers of steps WHEN their matrix products per step differ by more than 3 % of the larger
+    number THEN the programs are different."""
     (ours, steps), (theirs, other_steps) = eager, compiled
     a = running(*[("mm", 9)] * ours, steps=steps)
     b = running(*[("mm", 9)] * theirs, ("triton_poi_fused_add_0", 1), steps=other_steps)
@@ -106,19 +108,20 @@ def test_products_are_counted_per_step(eager: tuple[int, int], compiled: tuple[i
 
 @pytest.mark.parametrize(("products", "sameness"), [(3, Sameness.OTHER_COMPILATION), (4, Sameness.OTHER_PROGRAM)])
 def test_eager_and_compiled_traces_must_share_80_percent_of_their_matrix_products(products: int, sameness: Sameness) -> None:
-    """GIVEN 2 products in eager code THEN 3 products in compiled code have a similarity of 2 * 2 / 5, and 4 products one of
-    2 * 2 / 6."""
+    """GIVEN eager code with 2 matrix products WHEN compiled code has 3 products THEN their similarity is 2 * 2 / 5. WHEN
+    compiled code has 4 products THEN their similarity is 2 * 2 / 6."""
     eager, compiled = running(*[("mm", 9)] * 2), running(*[("mm", 9)] * products, ("triton_poi_fused_add_0", 1))
     eager.workload = compiled.workload = WorkloadSignature(parameters=64)
     assert compare(eager, compiled).verdict.sameness is sameness
-    # AND a workload signature of one trace is not compared, so the products are counted
+    # WHEN only one trace has a workload signature THEN the products decide.
     eager.workload = None
     assert compare(eager, compiled).verdict.sameness is Sameness.OTHER_PROGRAM
 
 
 @pytest.mark.parametrize(("alike", "reason"), [(18, "90 % of the kernels have the same names"), (17, None)])
 def test_compiled_traces_without_matrix_products_must_share_90_percent_of_their_kernels(alike: int, reason: str | None) -> None:
-    """GIVEN two compiled traces of 20 kernels without matrix products."""
+    """GIVEN two compiled traces of 20 kernels without matrix products WHEN at least 90 % of their kernels have the same names
+    THEN they are the same program."""
     a, b = (
         running(*[("triton_poi_fused_add_0", 1)] * alike, *[(f"triton_poi_fused_{name}_1", 1)] * (20 - alike))
         for name in ("mul", "sub")

@@ -1,4 +1,4 @@
-"""Traces with the same ops from another program."""
+"""Tests that traces with the same ops can be from different programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_trace_with_another_optimizer_is_a_different_program() -> None:
             False,
             ("the same forward pass, but another optimizer: SGD in the first trace, AdamW in the second"),
         )
-    # WHEN one of them has no optimizer THEN this does not count as a difference
+    # WHEN one trace has no optimizer THEN this does not count as a difference
     assert verdict_of(training(), stepping("SGD"))[0] is True
 
 
@@ -36,7 +36,7 @@ def test_a_different_number_of_trainable_parameters_is_a_different_program() -> 
     reason = "the same forward pass, but 100 trainable parameters in the first trace, 40 in the second"
     assert verdict_of(whole, frozen) == (False, reason)
     assert verdict_of(whole, unknown)[0] is True
-    # WHEN the optimizers have no ranges THEN the signatures show them
+    # WHEN the traces have no ranges of optimizers THEN the workload signatures name the optimizers
     frozen.workload = replace(whole.workload, optimizer="Adam")
     assert verdict_of(whole, frozen) == (
         False,

@@ -17,7 +17,7 @@ from traces.model.workload import Sameness
 
 
 def _launched(ops: list[tuple[str, int, int]], launches: list[tuple[int, str]]) -> Trace:
-    """Import a trace from ops (name, start and duration in us), and from kernels or copies (launch time in us, name)."""
+    """Import a trace from ops (name, start and duration in us) and from kernels or copies (launch time in us, name)."""
     host = {"ph": "X", "pid": 1, "tid": 1}
     args = {"Input Dims": [[4, 4]], "Input type": ["float"]}
     events = [host | {"cat": "cpu_op", "name": f"aten::{op}", "ts": at, "dur": dur, "args": args} for op, at, dur in ops]
@@ -30,8 +30,8 @@ def _launched(ops: list[tuple[str, int, int]], launches: list[tuple[int, str]]) 
 
 
 def test_copies_made_by_a_hook_count_as_calls_of_the_script() -> None:
-    """GIVEN a trace in which a hook copies a tensor to the host during a matrix product, as save_on_cpu does, and a trace with
-    the copy before the product THEN both traces contain one copy and one matrix product."""
+    """GIVEN a trace in which a hook copies a tensor to the host during a matrix product, as save_on_cpu does WHEN another trace
+    has the copy before the product THEN both traces contain one copy and one product."""
     to_host = "Memcpy DtoH (Device -> Pinned)"
     nested = _launched(
         [("mm", 10, 50), ("copy_", 12, 30), ("copy_", 14, 6), ("copy_", 24, 6)], [(15, "gather"), (25, to_host), (50, "gemm")]
@@ -43,7 +43,8 @@ def test_copies_made_by_a_hook_count_as_calls_of_the_script() -> None:
 
 
 def test_an_op_that_vmap_replaces_is_compared_as_the_replacing_op() -> None:
-    """GIVEN a trace in which vmap runs mm as bmm, and a trace with bmm instead THEN both traces have the same program."""
+    """GIVEN a trace in which vmap runs mm as bmm WHEN another trace calls bmm directly THEN both traces have the same
+    program."""
     kernels = [(12, "gemm"), (32, "batched gemm")]
     vmapped = _launched([("mm", 10, 10), ("mm", 30, 10), ("bmm", 31, 8)], kernels)
     flat = _launched([("mm", 10, 10), ("bmm", 31, 8)], kernels)
@@ -53,7 +54,8 @@ def test_an_op_that_vmap_replaces_is_compared_as_the_replacing_op() -> None:
 
 
 def test_an_outer_op_matches_the_inner_ops_of_the_other_trace() -> None:
-    """GIVEN a recorded op that launched its kernels through inner ops WHEN the other trace has only the outer op."""
+    """GIVEN a recorded op that launched its kernels through inner ops WHEN the other trace has only the outer op THEN both
+    traces have the same program."""
 
     def traced(*, with_inner: bool) -> Trace:
         trace = training(steps=1)
@@ -87,8 +89,8 @@ def _calls(ops: list[tuple[str, int, int, list[list[int]]]], *launched_us: int) 
 
 
 def test_attention_has_the_shapes_of_the_outermost_op() -> None:
-    """GIVEN 2 sequences of 8 tokens with 4 heads of 16, which the called op gets as 2x8x4x16 WHEN the other trace has only the
-    outer op THEN the shapes are equal."""
+    """GIVEN an attention op whose inner op has differently ordered shapes, 2x8x4x16 WHEN the other trace has only the outer op,
+    with the shape 2x4x8x16 THEN the shapes count as equal."""
     outer = ("aten::_scaled_dot_product_flash_attention", 10, 40, [[2, 4, 8, 16]] * 3)
     nested = _calls([outer, ("aten::_flash_attention_forward", 20, 20, [[2, 8, 4, 16]] * 3)], 25)
     found = compare(nested, _calls([outer], 25)).verdict
@@ -96,8 +98,8 @@ def test_attention_has_the_shapes_of_the_outermost_op() -> None:
 
 
 def test_a_kernel_without_shapes_does_not_get_the_shapes_of_the_compiled_graph() -> None:
-    """GIVEN two traces of one fused kernel without recorded shapes WHEN only one trace has the shapes of the compiled graph's
-    inputs THEN the traces have the same program."""
+    """GIVEN two traces of one fused kernel without recorded shapes WHEN the inputs of their compiled graphs have different
+    shapes THEN the traces still have the same program."""
     kernel, product = ("triton_poi_fused_0", 12, 8, list[list[int]]()), ("aten::mm", 30, 10, [[8, 4], [4, 8]])
     graphs = [("CompiledFunction", 10, 15, shapes) for shapes in ([[512, 128]], [[64]])]
     first, second = (_calls([graph, kernel, product], 15) for graph in graphs)
@@ -106,8 +108,8 @@ def test_a_kernel_without_shapes_does_not_get_the_shapes_of_the_compiled_graph()
 
 
 def test_an_op_with_scalar_inputs_does_not_inherit_outer_shapes() -> None:
-    """GIVEN scalars that another op multiplies in one trace and the script in the other WHEN compared THEN the program is
-    the same."""
+    """GIVEN two scalars that an op multiplies in one trace WHEN the script multiplies them in the other trace THEN the program
+    is the same."""
     ops: list[tuple[str, int, int, list[list[int]]]] = [
         ("aten::mul", 12, 5, [[], []]),
         ("aten::mul", 40, 5, [[64, 32], [64, 32]]),
@@ -120,7 +122,7 @@ def test_an_op_with_scalar_inputs_does_not_inherit_outer_shapes() -> None:
 
 @pytest.mark.parametrize("inner", ["aten::copy_", "aten::where"])
 def test_ops_inside_another_op_do_not_count_as_additional_calls(inner: str) -> None:
-    """GIVEN recorded convolutions that call a cast or another op WHEN a replay calls this op before the convolution THEN
+    """GIVEN recorded convolutions that call a cast or another op inside WHEN a replay calls this op before the convolution THEN
     neither op counts as called more often."""
 
     operands = "32,3,8,8;4,3,3,3"
@@ -140,8 +142,8 @@ def test_ops_inside_another_op_do_not_count_as_additional_calls(inner: str) -> N
 
 
 def test_adding_a_bias_inside_a_convolution_does_not_count_as_a_call() -> None:
-    """GIVEN a recorded convolution that calls an op to add the bias WHEN a replay has only the convolution, with both kernels
-    THEN the program is the same, although both traces call the op elsewhere."""
+    """GIVEN a recorded convolution that calls an op to add the bias WHEN the convolution of a replay launches both kernels
+    without this op THEN the program is the same. Both traces also call the op elsewhere."""
     operands, alone = "32,3,8,8;4,3,3,3;4", Call("aten::add_", "32,4,6,6;32,4,6,6", 50, "add")
 
     def traced(*inner: str) -> Trace:
@@ -159,8 +161,8 @@ def test_adding_a_bias_inside_a_convolution_does_not_count_as_a_call() -> None:
 
 
 def test_a_cast_inside_a_convolution_is_a_call_but_a_layout_copy_is_not() -> None:
-    """GIVEN a recorded convolution under autocast that casts its input and copies it to channels_last WHEN a replay has the
-    cast outside the convolution, and the convolution has both other kernels THEN the program is the same."""
+    """GIVEN a recorded convolution under autocast that casts its input and copies it to channels_last WHEN a replay calls the
+    cast before the convolution, and has no op for the copy THEN the program is the same."""
     operands, image = "32,3,8,8;4,3,3,3;4", "32,3,8,8;32,3,8,8"
     alone = [Call("aten::copy_", image, 52 + 9 * number, "cast") for number in range(2)]
     convolution = Call("aten::convolution", operands, 31, "sgemm", inner="aten::cudnn_convolution")
@@ -188,8 +190,8 @@ def test_a_cast_inside_a_convolution_is_a_call_but_a_layout_copy_is_not() -> Non
 
 
 def test_inner_ops_that_occur_in_only_one_trace_are_ignored() -> None:
-    """GIVEN a recorded loss gradient with a `fill_` and an op of its name inside WHEN a replay has only the outer op, with both
-    kernels THEN the program is the same."""
+    """GIVEN a recorded loss gradient that calls `fill_` and an op with its own name inside WHEN a replay has only the outer op
+    with both kernels THEN the program is the same."""
     loss, operands = "aten::mse_loss_backward", "32,8;32,8"
 
     def traced(*inner: str) -> Trace:
@@ -209,7 +211,8 @@ def test_inner_ops_that_occur_in_only_one_trace_are_ignored() -> None:
 
 
 def test_recorded_collectives_do_not_count_as_ops_missing_from_the_replay() -> None:
-    """GIVEN a sharded model WHEN its recording contains an op for each all-gather, and its replay contains collectives."""
+    """GIVEN a recording of a sharded model with an op for each all-gather WHEN its replay has rows of collectives instead of
+    these ops THEN no op is missing from the replay."""
     own = [Call("aten::mm", "4,4", 31 + 3 * place, "gemm") for place in range(3)]
 
     def recording(kernel: str) -> Trace:
@@ -224,7 +227,7 @@ def test_recorded_collectives_do_not_count_as_ops_missing_from_the_replay() -> N
 
 
 def test_the_ops_of_lost_kernels_are_known_from_their_launches() -> None:
-    """GIVEN a trace that lost a third of its kernels THEN the same ops of the same steps launched work as before."""
+    """GIVEN a trace that lost a third of its kernels THEN the ops that launched work are the same as without the loss."""
     whole, trace = training(steps=3), training(steps=3)
     lost = np.flatnonzero(trace.device.is_work)[1::3]
     trace.device = trace.device.take(np.setdiff1d(np.arange(len(trace.device)), lost))
@@ -235,8 +238,8 @@ def test_the_ops_of_lost_kernels_are_known_from_their_launches() -> None:
 
 
 def test_ops_of_a_thread_beside_the_training_loop_are_not_compared() -> None:
-    """GIVEN three products in the forward pass, and two copies by another thread WHEN the copies run during the forward pass of
-    one trace, and during the optimizer's step of the other THEN the program is the same, unless a replica made the copies."""
+    """GIVEN a forward pass of three products WHEN another thread copies data during the forward pass of one trace and during
+    the optimizer of the other trace THEN the program is the same. Copies by a replica of the model are compared."""
     products = [Call("aten::mm", "4,4", 31 + 3 * place, "gemm") for place in range(3)]
 
     def traced(copied_us: int) -> Trace:

@@ -1,4 +1,4 @@
-"""The order of op calls: the number of moved calls, against an exhaustive definition, and its sentences."""
+"""Tests that the number of moved op calls agrees with an exhaustive search, and how a text describes the moved calls."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def common_subsequence(ours: list[str], theirs: list[str]) -> int:
 
 @given(calls, calls)
 def test_calls_outside_the_longest_common_subsequence_count_as_moved(ours: list[str], theirs: list[str]) -> None:
-    """GIVEN two sequences without calls that are in only one of them THEN the moved calls are those outside the common
-    order."""
+    """GIVEN two sequences of calls WHEN the calls that only one sequence contains are left out THEN the calls outside the
+    longest common subsequence count as moved."""
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in one if call in both] for one in (ours, theirs))
-    # Calls that occur more often on one side also count, because the longest common order may leave them out.
+    # Calls that occur more often in one sequence also count, because the longest common subsequence may leave them out.
     assert count_moved(ours, theirs) == both.total() - common_subsequence(a, b)
 
 
@@ -40,12 +40,12 @@ def test_swapped_layers_count_as_moved_and_added_layers_do_not() -> None:
     assert count_moved("abcd", "acbd") == 1
     assert count_moved("abcd", "abxcd") == 0
     assert count_moved("abcabc", "abcabcabc") == 0
-    # GIVEN sequences far apart THEN the time is bounded, and so many at least are out of place
+    # GIVEN long sequences in opposite orders THEN the search stops early, and returns a lower bound
     assert 0 < count_moved(list(range(5_000)), list(range(5_000))[::-1]) < 5_000
 
 
 def steps(*names: str) -> list[DeviceOp]:
-    """One op per letter, in one string per step."""
+    """Return one op call per letter. Each string contains the calls of one step."""
     return [DeviceOp(step, 0, of, of, (2,), "float32", ((2,),)) for step, letters in enumerate(names) for of in letters]
 
 
@@ -55,7 +55,7 @@ def steps(*names: str) -> list[DeviceOp]:
         (("abcdef",), ("abcdef",), None),
         (("abcdef",), ("bacdef",), "1 of 6 are out of place, e.g. a 2 in the first trace, b 2 in the second"),
         (("abcdef", "abcdef"), ("fedcba", "abdcef"), "1 of 6 are out of place, e.g. c 2 in the first trace, d 2 in the second"),
-        (("abcdef", "abcdef"), ("fedcba", "abcdef"), None),  # one step in the same order is enough
+        (("abcdef", "abcdef"), ("fedcba", "abcdef"), None),  # one pair of steps in the same order is enough
     ],
 )
 def test_the_reason_describes_the_step_with_the_fewest_moved_calls(
@@ -67,8 +67,8 @@ def test_the_reason_describes_the_step_with_the_fewest_moved_calls(
 
 @pytest.mark.parametrize("shapes", [True, False])
 def test_another_order_of_ops_or_additional_ops_are_a_different_program(shapes: bool) -> None:
-    """GIVEN layers of three ops WHEN two ops are swapped, or an additional op follows each layer THEN it is a different
-    program."""
+    """GIVEN layers of three ops WHEN two ops are swapped, or an additional op follows each layer THEN the program is
+    different."""
 
     def layers(*names: str) -> Trace:
         ops = [name for _ in range(3) for name in names]
@@ -83,7 +83,7 @@ def test_another_order_of_ops_or_additional_ops_are_a_different_program(shapes: 
     assert verdict_of(recorded, layers("conv", "norm", "relu"))[0] is True
     assert "another order" in verdict_of(recorded, layers("norm", "conv", "relu"))[1]
     assert verdict_of(recorded, layers("conv", "norm", "relu", "dropout"))[0] is False
-    # WHEN the op more comes in the first of several steps alone, as what makes a program's inputs does THEN it is the same
+    # WHEN only the first of several steps has an additional op, which may create the inputs THEN the program is the same
     made = layers("conv", "norm", "relu", "dropout")
     more = made.device.name == made.strings.find("dropout")
     made.device.launch[more & (made.device.start_ns >= made.steps.start_ns[1])] = NONE
@@ -92,8 +92,8 @@ def test_another_order_of_ops_or_additional_ops_are_a_different_program(shapes: 
 
 @pytest.mark.parametrize("shapes", [True, False])
 def test_swapping_two_layers_is_a_different_program(shapes: bool) -> None:
-    """GIVEN a deep network of equal layers WHEN two of them are swapped THEN it is a different program. The order of arithmetic
-    and copies between layers is not judged."""
+    """GIVEN a deep network of equal layers WHEN two of the layers are swapped THEN the program is different. The order of
+    arithmetic and copies between layers does not count."""
 
     def network(*names: str) -> Trace:
         made = [Call(f"aten::{name}", "4,4", 31 + place, name) for place, name in enumerate(names)]
@@ -114,7 +114,8 @@ def test_swapping_two_layers_is_a_different_program(shapes: bool) -> None:
 
 
 def test_calls_whose_shapes_the_data_decides_are_not_out_of_place() -> None:
-    """GIVEN a router that sends other numbers of tokens to two experts in each step, between two layers."""
+    """GIVEN a router that sends different numbers of tokens to two experts in each step THEN calls of the experts are not out
+    of place."""
 
     def steps(*tokens: tuple[int, int]) -> list[DeviceOp]:
         shapes = [((8, 64), (one, 32), (other, 32), (64, 8)) for one, other in tokens]

@@ -1,4 +1,4 @@
-"""A model on one GPU, compared with the same model on several GPUs."""
+"""Tests that a model on one GPU and the same model on several GPUs are the same program."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from traces.comparison.explain import explain
 from traces.model.trace import Parts, Thread, Trace
 from traces.model.workload import Sameness
 
-SECOND = 2  # thread of the second replica
+SECOND = 2  # the thread of the second replica
 
 
 def with_replicas(batch: int, op: str = "aten::conv2d") -> Trace:
-    """Return a training in which two threads run the forward pass, each for half of the batch. The main thread computes the
-    loss of the whole batch."""
+    """Return a training trace in which two threads run the forward pass, each for half of the batch. The main thread computes
+    the loss of the whole batch."""
     copy, _, loss, *rest = calls(batch)
     convolution = replace(calls(batch // 2)[1], op=op, inner="")
     applied = [replace(convolution, start_us=36, thread=thread) for thread in (BACKWARD, SECOND)]
@@ -46,7 +46,7 @@ def test_a_model_on_one_gpu_and_under_data_parallel_is_the_same_model() -> None:
     on_two = "on 2 GPUs with nn.DataParallel"
     reason = f"the first trace runs the model on one GPU, and the second runs the same model {on_two}"
     assert comparison.verdict.reason == reason
-    assert comparison.batch_sizes == Both(32, 32)  # 16 in each replica
+    assert comparison.batch_sizes == Both(32, 32)  # each replica gets 16 samples
     assert verdict_of(two, one)[1] == f"the first trace runs the model {on_two}, and the second runs the same model on one GPU"
 
 
@@ -60,8 +60,8 @@ def test_another_model_under_data_parallel_is_another_program() -> None:
 
 
 def test_a_model_on_one_gpu_and_in_two_ranks_is_the_same_model() -> None:
-    """GIVEN a rank that computes half of the batch, and that copies buffers before its forward pass as
-    DistributedDataParallel does."""
+    """GIVEN two ranks that each compute half of the batch, and copy buffers before the forward pass as DistributedDataParallel
+    does WHEN another trace runs the whole batch on one GPU THEN both traces run the same model."""
     copy, *rest = calls(16)
     buffers = [replace(rest[0], op=op, inner="", shapes="64", start_us=31) for op in ("aten::cat", "aten::copy_")]
     ranks = merge_ranks([training(made=[copy, *buffers, replace(rest[0], start_us=40), *rest[1:]]) for _ in range(2)])
@@ -69,5 +69,5 @@ def test_a_model_on_one_gpu_and_in_two_ranks_is_the_same_model() -> None:
     assert comparison.verdict.reason == (
         "the first trace runs the model on one GPU, and the second runs the same model on one GPU in each of 2 ranks"
     )
-    assert comparison.batch_sizes == Both(32, 16)  # of each rank
+    assert comparison.batch_sizes == Both(32, 16)  # each rank gets 16 samples
     assert "A step processes 32 samples on 1 GPU in A and 32 on 2 GPUs in B" in " ".join(explain(comparison).summary)

@@ -1,4 +1,4 @@
-"""Whether two traces were recorded from the same program."""
+"""Tests whether two traces count as recordings of the same program."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def test_a_replay_with_other_op_names_is_the_same_program() -> None:
     ],
 )
 def test_batch_sizes_are_found_if_tokens_are_the_first_dimension(there: list[str], expected: Both[int] | None) -> None:
-    """GIVEN the attention of 4 heads to 12 tokens of 8 samples WHEN the second trace has more samples or tokens."""
+    """GIVEN an attention with 4 heads for 8 samples of 12 tokens WHEN the second trace has more samples THEN both batch sizes
+    are found. WHEN it has more tokens THEN no batch size is found."""
     recorded, other = (
         training(made=[Call("aten::add", first, 31, "kernel"), Call("aten::bmm", then, 41, "kernel")])
         for first, then in (["12,8,32", "32,12,12"], there)
@@ -65,8 +66,8 @@ def test_batch_sizes_are_found_if_tokens_are_the_first_dimension(there: list[str
 def test_batch_sizes_are_derived_from_first_dimensions_with_a_common_factor(
     here: list[str], there: list[str], expected: Both[int] | None
 ) -> None:
-    """GIVEN recordings without workload signatures WHEN the same ops have other shapes THEN a common factor means another batch
-    size."""
+    """GIVEN recordings without workload signatures WHEN the first dimensions of the same ops differ by a common factor THEN the
+    batch sizes differ by this factor."""
     recorded, other = (
         training(made=[Call("aten::embedding", first, 31, "kernel"), Call("aten::mm", then, 41, "kernel")])
         for first, then in (here, there)
@@ -93,8 +94,8 @@ def test_a_trace_with_other_ops_is_a_different_program() -> None:
     ids=["a bias", "a tensor of the same size", "a number", "nothing"],
 )
 def test_the_bias_of_a_matrix_product_may_be_added_by_a_second_op(added: str | None, is_same: bool) -> None:
-    """GIVEN a program that calls addmm WHEN another one calls mm THEN it is the same program if it adds a vector right after
-    the product. Without the addition, the layer has no bias."""
+    """GIVEN a program that calls addmm WHEN another program calls mm and then adds a vector THEN the programs are the same.
+    Without the addition, the layer has no bias, so the programs differ."""
     fused = training(made=[Call("aten::addmm", "64;8,16;16,64", 31, "gemm with bias")])
     product = Call("aten::mm", "8,16;16,64", 31, "gemm")
     other = training(made=[product] if added is None else [product, Call("aten::add", added, 35, "elementwise")])
@@ -115,7 +116,7 @@ def test_op_names_are_compared_if_one_trace_has_no_shapes() -> None:
 @pytest.mark.parametrize("has_shapes", [False, True])
 @pytest.mark.parametrize(("others", "same"), [(1, True), (2, False)])
 def test_the_program_is_the_same_if_nine_of_ten_ops_have_the_same_names(others: int, same: bool, has_shapes: bool) -> None:
-    """GIVEN ten ops in each trace."""
+    """GIVEN traces of ten ops each WHEN at least nine ops have the same names THEN the program is the same."""
     first, second = (
         training(steps=1, made=[Call(f"aten::{name}", "4,4", 31 + 2 * place, "kernel") for place, name in enumerate(names)])
         for names in ("abcdefghij", "abcdefghij"[:-others] + "yz"[:others])
@@ -141,7 +142,8 @@ def test_memory_layouts_are_missing_only_if_there_are_ops_on_images() -> None:
 
 
 def test_without_shapes_op_counts_and_copy_sizes_and_kernel_names_are_compared() -> None:
-    """GIVEN a recording without shapes and dtypes WHEN a script calls the same ops THEN the other visible facts decide."""
+    """GIVEN a recording without shapes and dtypes WHEN a script calls the same ops THEN the numbers of calls, the sizes of
+    copies and the names of kernels decide."""
 
     def seen(made: list[Call], dtype: str = "") -> Trace:
         trace = training(made=made)
@@ -157,16 +159,16 @@ def test_without_shapes_op_counts_and_copy_sizes_and_kernel_names_are_compared()
     made = calls(32)
     recorded = seen(made)
     assert judged(seen(made, "float32")) is Sameness.SAME_PROGRAM
-    # WHEN one convolution more THEN another program
+    # WHEN the script calls one more convolution THEN it is another program
     assert judged(seen([*made, replace(made[1], start_us=40)], "float32")) is Sameness.OTHER_PROGRAM
-    # WHEN its batch has another size THEN other shapes
+    # WHEN the batch of the script has another size THEN its shapes differ
     larger = seen(made, "float32")
     larger.device.bytes[larger.device.kind == DeviceKind.MEMCPY] = 5_000
     assert judged(larger) is Sameness.OTHER_SHAPES
-    # WHEN the copy has another direction THEN its size is unimportant
+    # WHEN the copy has another direction THEN its size does not matter
     larger.device.name[larger.device.kind == DeviceKind.MEMCPY] = larger.strings.add("Memcpy DtoH (Device -> Pageable)")
     assert judged(larger) is Sameness.SAME_PROGRAM
-    # WHEN it computes in half precision, and the recorded kernels are called by single THEN other dtypes
+    # WHEN the script computes in half precision, and the recorded kernels have names of single precision THEN dtypes differ
     assert judged(seen(made, "float16")) is Sameness.OTHER_DTYPES
     recorded = seen([replace(call, kernel=call.kernel.replace("sgemm", "h884gemm")) for call in made])
     assert judged(seen(made, "float16")) is Sameness.SAME_PROGRAM and judged(seen(made, "float32")) is Sameness.OTHER_DTYPES
@@ -192,13 +194,13 @@ def test_a_different_memory_layout_is_reported_only_if_strides_are_recorded() ->
 
 
 def test_equal_phases_and_times_do_not_show_that_the_program_is_the_same() -> None:
-    # GIVEN phase-grained traces, whose phases and times agree WHEN compared THEN that says nothing of the program
+    # GIVEN a trace with phase times only WHEN its phases and times agree with the other trace THEN the verdict is unknown
     verdict = same_program(phase_grained(), training(), np.arange(3), np.arange(4))
     assert (verdict.sameness, verdict.evidence, verdict.same) == (Sameness.CANNOT_BE_TOLD, Evidence.NONE, None)
     assert verdict.reason == "the ops that launched GPU work are unknown, and neither trace has a workload signature"
     judged = compare(phase_grained(), training())
     assert judged.steps.error == 0.0 and judged.within_tolerance is None
-    # WHEN one trace lacks a phase THEN that is another program
+    # WHEN one trace lacks a phase THEN it is another program
     inference = training(made=calls(32)[:2])
     inference.phases = inference.phases.take(inference.phases.name == inference.strings.find("forward"))
     assert verdict_of(phase_grained(), inference) == (False, "only one of them has the phase backward")
@@ -213,7 +215,7 @@ def test_a_published_measurement_without_an_optimizer_phase_can_match_a_script_w
     assert verdict_of(study, replay) == (False, "only one of them has the phase optimizer")
     study.phase_timing = PhaseTiming.SYNCHRONIZED
     assert verdict_of(study, replay)[0] is True
-    # WHEN the replay uses another number of GPUs THEN its samples are divided between the GPUs
+    # WHEN the replay uses another number of GPUs THEN the samples are divided between these GPUs
     replay.devices = [*replay.devices, replace(replay.devices[0], index=1)]
     assert verdict_of(study, replay) == (
         False,
@@ -240,7 +242,7 @@ def test_workload_signatures_are_compared_if_there_are_no_kernels() -> None:
     assert model.verdict.reason == (
         "parameters 100 in the first trace, 60 in the second; parameter bytes 400 in the first trace, 240 in the second"
     )
-    # WHEN the same model goes backward twice a step THEN that is another program
+    # WHEN a step of the same model has two backward passes THEN it is another program
     twice = phase_grained(5)
     again = twice.phases.take(twice.phases.name == twice.strings.find("backward"))
     twice.phases = Phases.concatenated([twice.phases, again])
@@ -257,7 +259,7 @@ def test_the_same_ops_in_another_dtype_are_a_different_program() -> None:
     result = compare(training(), half)
     assert result.verdict.sameness is Sameness.OTHER_DTYPES and result.within_tolerance is False
     assert result.verdict.reason.endswith("mostly float32 in the first trace, float16 in the second")
-    # WHEN one trace has no dtypes THEN they are no difference
+    # WHEN one trace has no dtypes THEN dtypes are not compared
     half.host.dtypes[:] = NONE
     assert compare(training(), half).verdict.sameness is Sameness.SAME_PROGRAM
 
@@ -279,9 +281,9 @@ TIMES, ALL = "the same ops, called a different number of times", "100 % of the o
 def test_two_programs_count_as_the_same_if_a_few_calls_differ(
     column: str, text: str, most: int, then: str, reason: str
 ) -> None:
-    """GIVEN ten calls of one op WHEN one call has another name, or two calls have another shape, dtype or layout THEN it is
-    still the same program. With one more, it does. Without shapes and dtypes, half of the kernels may have another
-    precision."""
+    """GIVEN ten calls of one op WHEN one call has another name, or two calls have another shape, dtype or layout THEN the
+    program is still the same. WHEN one more call differs THEN the program is different. Without shapes and dtypes, half of the
+    kernels may have another precision."""
 
     def changed(number: int) -> Trace:
         trace = training(10, made=[Call("aten::conv2d", "32,3,8,8;4,3,3,3", 31, "volta_sgemm_nn")])
@@ -299,8 +301,8 @@ def test_two_programs_count_as_the_same_if_a_few_calls_differ(
 
 
 def test_casts_for_mixed_precision_do_not_count_as_different_ops() -> None:
-    """GIVEN a program with two matrix products in float32 WHEN each of them gets two casts and computes in float16 THEN the
-    programs differ in their dtypes, and not in 2 of 3 op names. Copies without a change of the dtype remain other ops."""
+    """GIVEN a program with two matrix products in float32 WHEN each product gets two casts and computes in float16 THEN only
+    the dtypes of the programs differ. Copies that do not change the dtype still count as other ops."""
     products = [Call("aten::mm", "64,64;64,64", at, "sgemm") for at in (31, 41)]
     copies = [Call("aten::to", "64,64", at, "copy_kernel", inner="aten::copy_") for at in (33, 35, 43, 45)]
     single, mixed = training(made=products), training(made=[*products, *copies])
@@ -323,12 +325,13 @@ def test_a_trace_without_steps_or_gpu_work_is_identical_to_itself() -> None:
     assert alike.figures[alike.judged].error is None and alike.within_tolerance is True
     facts = alike.to_json()
     assert (facts["verdict"], facts["evidence"], facts["same_program"]) == ("same program", "identical traces", True)
-    # BUT two traces with nothing in them show nothing
+    # Two empty traces give no verdict.
     assert compare(Trace(), Trace()).within_tolerance is None
 
 
 def test_values_that_are_not_a_number_are_equal_in_identical_traces() -> None:
-    """GIVEN two recordings whose losses became nan, and one whose loss did not."""
+    """GIVEN two recordings whose losses became nan THEN the recordings are identical. A recording with another loss is not
+    identical to them."""
     traces = [training(made=[]) for _ in range(3)]
     for trace, value in zip(traces, (float("nan"), float("nan"), 2.5), strict=True):
         names = {key: [trace.strings.add(text)] for key, text in (("op", "aten::item"), ("dtype", "float32"))}
@@ -361,7 +364,7 @@ def test_a_truncated_file_is_no_evidence_of_a_different_program() -> None:
 
 
 def in_graphs(layers: int) -> Trace:
-    """Return a trace of 4 steps that launch a CUDA graph with a kernel per layer."""
+    """Return a trace of 4 steps that each launch a CUDA graph with one kernel per layer."""
     events: list[eras.Event] = []
     for step in range(4):
         begin_us = 100 * step
@@ -373,7 +376,8 @@ def in_graphs(layers: int) -> Trace:
 
 
 def test_graphs_with_other_numbers_of_kernels_are_not_called_the_same_program() -> None:
-    """GIVEN CUDA graphs of 12 and 11 layers THEN their kernels have the same names, but the second program may lack a layer."""
+    """GIVEN CUDA graphs of 12 and 11 layers THEN the verdict is unknown. The kernels have the same names, but the second
+    program may lack a layer."""
     assert verdict_of(in_graphs(12), in_graphs(12))[0] is True
     same, reason = verdict_of(in_graphs(12), in_graphs(11))
     assert same is None and reason.endswith("e.g. k, per step 12 times in the first trace and 11 times in the second")

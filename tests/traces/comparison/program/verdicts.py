@@ -1,4 +1,4 @@
-"""The verdict on two whole traces."""
+"""Returns the verdict on two whole traces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from traces.comparison.program.same_program import same_program
 from traces.model.trace import Trace
 
-# --- the same program?
+# --- verdicts on whole traces
 
 
 def verdict_of(recorded: Trace, other: Trace) -> tuple[bool | None, str]:
