@@ -15,7 +15,8 @@ def locks_limited_to(limit_bytes: int) -> Callable[[], None]:
     libc = ctypes.CDLL(None)
 
     def limit() -> None:
-        libc.prctl(_PR_CAPBSET_DROP, _CAP_IPC_LOCK, 0, 0, 0)  # other users than root lack this privilege
+        # This call fails for users other than root, who do not have the privilege.
+        libc.prctl(_PR_CAPBSET_DROP, _CAP_IPC_LOCK, 0, 0, 0)
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit_bytes, limit_bytes))
 
     return limit

@@ -169,7 +169,8 @@ def period(times_ns: list[int]) -> int:
 
 def waits(recording: Recording) -> list[Span]:
     """Return the time spans in which threads that run ops or launch work waited for a device."""
-    launched_by = {id(work.call): work for work in recording.work if work.call is not None}  # last work of each call
+    # If a call launched several pieces of work, the last one is used.
+    launched_by = {id(work.call): work for work in recording.work if work.call is not None}
     active = {thread for thread, _ in recording.ops} | {w.call.thread for w in recording.work if w.call is not None}
     times = launch_times(recording)
     streams = {

@@ -83,7 +83,8 @@ def parse(text: str | bytes) -> Recording:
     rows = [event for event in events if event.get("cat") in _WORK and event["name"] not in ("event_wait", "event_record")]
     ids = [(_id(row, "External id"), _id(row, "correlation")) for row in rows]
     if not any(call.correlation for call in calls) and not any(correlation for _, correlation in ids):
-        count = Counter(call.op for call in calls)  # a kernel and its call have the same External id
+        # Without correlation ids, a kernel and its call have the same External id.
+        count = Counter(call.op for call in calls)
         calls = [replace(call, correlation=call.op if count[call.op] == 1 else 0) for call in calls]
         ids = [(external, external if count[external] == 1 else 0) for external, _ in ids]
     named = [pair for pair in ids if pair[0]]

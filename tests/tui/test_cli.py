@@ -170,7 +170,7 @@ def test_ctrl_c_exits_with_code_130(folder: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("tui.commands.info.summarize", interrupted)
     assert run(["info", "t.msgpack"]) == 130
-    # WHEN Ctrl-C arrives during an import
+    # WHEN Ctrl-C arrives during an import THEN the exit code is also 130
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr("tui.cli.main", lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(SystemExit, match="130"):
@@ -426,7 +426,7 @@ def test_a_script_without_gpu_work_gets_no_report(
     assert capfd.readouterr().err == "trace: nothing was replayed: the script did no work on the GPU\n"
 
 
-def test_of_several_processes_the_report_covers_the_main_script(
+def test_if_several_processes_use_the_gpu_the_report_covers_the_main_script(
     child: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
     child["timelines"] = [1, PID, 99999]

@@ -38,7 +38,8 @@ def test_an_estimate_separates_gpu_time_from_the_host_time_of_this_machine() -> 
 
 
 def test_an_estimate_for_a_gpu_of_the_library_also_reports_gpu_time_and_assumed_values() -> None:
-    """GIVEN a replay with `--gpu v100 --estimate` of a model that is not in the library."""
+    """GIVEN a replay with `--gpu v100 --estimate` of a model that is not in the library THEN the report contains GPU time and
+    assumed values."""
     replayed = replay_of(training(), sizes_assumed=3, reads_unrecorded=2)
     source = source_of("", "v100", estimate=True).compared_with(replayed)
     said = estimated_text(replayed, compare(source.recorded, replayed))

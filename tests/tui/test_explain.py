@@ -17,7 +17,8 @@ def test_explain_reports_no_differences_for_traces_without_steps(tmp_path: Path,
     save(Trace(), tmp_path / "b")
     assert explain.run(str(tmp_path / "a"), str(tmp_path / "a"), json=False) == 0
     assert "nothing differs by more than 0.2 % of a step" in capsys.readouterr().out
-    assert explain.run("p100-no-cudnn", str(tmp_path / "a"), json=False) == 0  # only one script waited after each phase
+    # Only one of the two scripts waited for the GPU after each phase.
+    assert explain.run("p100-no-cudnn", str(tmp_path / "a"), json=False) == 0
     said = capsys.readouterr().out
     assert "A step of B takes" in said and "the traces do not show which part of a step differs" in said
     assert explain.run(str(tmp_path / "a"), str(tmp_path / "b"), json=False) == 0

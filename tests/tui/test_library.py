@@ -72,7 +72,8 @@ def test_show_prints_all_facts_of_an_entry(own: Path, capfd: pytest.CaptureFixtu
     for text in (*told_of, "50.9 ms", "spread"):
         assert text in out
     shown = facts(capfd, "show", "p100/resnet50")
-    assert shown["phases_ns"]["forward"][31] == 50_919_354 and shown["memory"]["batches"][-1] == 176  # only up to 176
+    # The memory values that the study's authors interpolated, beyond batch size 176, are left out.
+    assert shown["phases_ns"]["forward"][31] == 50_919_354 and shown["memory"]["batches"][-1] == 176
     assert facts(capfd, "show", "p100/resnet50@32") == shown
     assert told(capfd, "show", "p100-no-cudnn")[0] == 0
     code, out, said = told(capfd, "show", "p100")
@@ -231,7 +232,8 @@ def test_trace_library_check_accepts_every_bundled_file() -> None:
 
 
 def test_measurements_of_one_gpu_cannot_be_replayed_on_several(own: Path) -> None:
-    """GIVEN the bundled library, in which only p100x2-no-cudnn is a recording of two GPUs."""
+    """GIVEN the bundled library, in which only p100x2-no-cudnn is a recording of two GPUs THEN the error for `--gpus 2`
+    suggests this recording."""
     require_phases_enough(strict=False, gpus=1)
     with pytest.raises(TraceLibraryError, match=r"`--gpus 2` cannot use .* or `--trace` with the recording p100x2-no-cudnn$"):
         require_phases_enough(strict=False, gpus=2)

@@ -98,7 +98,7 @@ def test_steps_of_two_traces_are_plotted_with_the_noise_of_the_first() -> None:
     assert chart.note.endswith("Shaded: noise of the recording.") and chart.legend == [("a", "a"), ("b", "b")]
 
 
-def test_of_more_than_2000_steps_only_the_longest_of_each_section_are_drawn() -> None:
+def test_if_there_are_more_than_2000_steps_only_the_longest_of_each_section_are_drawn() -> None:
     for steps, points in ((2000, 2000), (2001, 800)):
         charts = shapes("steps", training(steps))
         (curve,) = [line for line in map(ElementTree.fromstring, charts.shapes) if line.attrib["class"] == "line a"]
@@ -106,8 +106,8 @@ def test_of_more_than_2000_steps_only_the_longest_of_each_section_are_drawn() ->
 
 
 def test_the_plot_shows_busy_time_and_then_reasons_of_idle_time() -> None:
-    """GIVEN steps of 100 us, in which the GPU is busy for 50 us and waits for data for 20 us, for the host for 18 us and for
-    launches for 12 us. 100 us are 700 px wide."""
+    """GIVEN steps in which the GPU is busy for 50 us and waits for data for 20 us, for the host for 18 us and for launches for
+    12 us THEN 100 us are drawn 700 px wide."""
     chart = shapes("idle", training())
     found = [numbers(chart, kind, "x", "width")[0] for kind in ("busy", "r0", "r1", "r4") if numbers(chart, kind, "x")]
     assert found[:3] == [(150, 350), (500, 140), (640, 126)] and len(chart.shapes) == 5

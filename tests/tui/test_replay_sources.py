@@ -98,7 +98,8 @@ def test_evaluation_before_or_after_training_is_not_compared_with_training(first
 
 
 def test_all_training_steps_of_an_estimate_count() -> None:
-    """GIVEN a script that copies data to the GPU only in its first step, so the notes have one more group of steps."""
+    """GIVEN a script that copies data to the GPU only in its first step WHEN its replay is an estimate THEN all training steps
+    count."""
     rows = (LibrarySteps(1, {}, ()), LibrarySteps(2, {}, ()))
     replayed = replay_with(rows, [0, 1, 1], [StepKind.WARMUP, StepKind.STEADY, StepKind.STEADY])
     source = source_of("", "v100", estimate=True).compared_with(replayed)

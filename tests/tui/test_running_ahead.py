@@ -78,10 +78,10 @@ def test_diff_judges_step_time_and_gpu_time_separately(folder: Path, capsys: pyt
     """B and C have the same kernels, but C's host takes 250 ms per step. A and C differ in both."""
     code, said = diffed("b.msgpack c.msgpack", capsys)
     assert code == 1 and said.startswith("FAIL: step time differs by +25.0 %, GPU time by 0.0 %; limit 5.0 %.")
-    # WHEN only the step time is within the tolerance
+    # WHEN the tolerance is larger than the difference of the step times THEN the traces pass
     code, said = diffed("b.msgpack c.msgpack --tolerance 0.3", capsys)
     assert code == 0 and said.startswith("PASS: step time differs by +25.0 %, GPU time by 0.0 %; limit 30.0 %.")
-    # WHEN the steps take the same time, but the GPU works only a tenth of the time
+    # WHEN the steps take the same time, but the GPU works only a tenth of the time THEN the traces fail
     Path("d.json").write_text(json.dumps(profile(5_000, waits=True)))
     assert run(["import", "d.json", "-o", "d.msgpack", "-q"]) == 0
     code, said = diffed("c.msgpack d.msgpack", capsys)

@@ -155,8 +155,8 @@ def test_stalls_suggests_numbers_of_workers_and_cores_and_a_disk_speed() -> None
 def test_stalls_runs_the_script_with_simulated_storage_and_keeps_its_timelines(
     case: dict[str, Any], result: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN a script that leaves a timeline, and a disk with just enough space. Cached files are dropped only without a
-    modelled disk. The path of a socket has at most 103 bytes."""
+    """GIVEN a script that leaves a timeline, and a disk with just enough space for this timeline. Cached files are dropped only
+    from this machine's own disk. The path of a socket has at most 103 bytes."""
     seen: list[Any] = []
 
     @contextmanager

@@ -132,7 +132,7 @@ def test_forked_ranks_share_the_modules_imported_before_the_fork(folder: Path) -
     assert sorted(map(len, notes(folder))) == [1, 3, 3]
 
 
-def test_every_forked_rank_has_the_error_of_the_user_s_sitecustomize(folder: Path) -> None:
+def test_every_forked_rank_prints_the_error_of_the_users_sitecustomize_module(folder: Path) -> None:
     own = folder / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("1 / 0")

@@ -33,7 +33,8 @@ def regions(*names: str) -> Trace:
 
 
 def test_the_time_of_a_region_is_the_kernel_time_per_step() -> None:
-    """GIVEN steps whose forward pass has kernels of 11 and 7 us, and whose backward pass has kernels of 9 and 13 us."""
+    """GIVEN steps with forward kernels of 11 and 7 us, and backward kernels of 9 and 13 us THEN the region takes 40 us per
+    step."""
     (region,) = compiled_figures(recording()).regions
     assert (region.name, region.calls, region.backwards, region.gpu_ns, region.kernels) == ("0/0", 1, 1, 40_000, 4)
     assert region.fused == (FusedKernel("triton_poi_fused_1", 1, 9_000), FusedKernel("triton_poi_fused_relu_0", 1, 7_000))
@@ -72,8 +73,8 @@ def test_graph_launches_without_an_id_are_grouped_by_their_kernels() -> None:
 
 
 def test_graph_launches_are_equal_even_if_the_kind_of_memset_memory_differs() -> None:
-    """GIVEN two launches of a CUDA graph that was captured before the profile began. CUPTI reports the kind of memory only for
-    the second launch."""
+    """GIVEN two launches of a CUDA graph WHEN CUPTI reports the kind of memory only for the second launch THEN both launches
+    belong to the same graph."""
     events = Events()
     for at, memory in ((0, "Unknown"), (100, "Device")):
         events.launch("cudaGraphLaunch", at, ("a", 5), (f"Memset ({memory})", 1))
@@ -85,7 +86,8 @@ def test_graph_launches_are_equal_even_if_the_kind_of_memset_memory_differs() ->
 
 
 def test_each_compilation_in_a_profile_is_assigned_to_its_region() -> None:
-    """GIVEN a compilation with an inner stage, and the compilation of its backward pass during the backward pass."""
+    """GIVEN a compilation of region 0/1 with an inner stage, and the compilation of its backward pass THEN the profile has two
+    compilations."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#7", 0, 500)
     events.op("entire_frame_compile", 10, 100, [])
@@ -133,7 +135,7 @@ def broken(*, pause: int = 30, nested: bool = True, first: int = 30) -> Trace:
 
 
 def test_the_time_of_a_graph_break_is_the_time_between_two_graphs() -> None:
-    """GIVEN a graph that ends at 40 us and a graph that begins at 70 us, with one eager op between them."""
+    """GIVEN a graph that ends at 40 us, an eager op, and a graph that begins at 70 us THEN the graph break takes 30 us."""
     assert compiled_figures(broken()).breaks == (GraphBreak("0/0", "1/0", "", 1.0, 30_000, 3_000, ("aten::exp",)),)
     # WHEN the second graph begins at the end of the first one THEN the graph break takes no time
     assert [one.host_ns for one in compiled_figures(broken(first=60)).breaks] == [0]

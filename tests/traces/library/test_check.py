@@ -159,7 +159,7 @@ def test_replays_and_predictions_are_no_measurements(tmp_path: Path) -> None:
 def test_recordings_are_checked_like_files_of_measurements(tmp_path: Path) -> None:
     """GIVEN steps that alternate between 100 and 122 us WHEN the longer steps take 123 us THEN the variation exceeds 10 %.
 
-    Half of the interquartile range, 11 us, is 9.9 % of the median of 111 us.
+    With 122 us, half of the interquartile range is 11 us, which is 9.9 % of the median of 111 us.
     """
     assert of_recording(tmp_path, recording()) == []
     assert of_recording(tmp_path, recording(jitter_us=(0, 22))) == []
@@ -177,11 +177,12 @@ def test_recordings_are_checked_like_files_of_measurements(tmp_path: Path) -> No
 
 
 def test_a_recording_is_converted_to_median_phase_times_and_their_spreads() -> None:
-    """GIVEN an optimizer phase that takes 27, 28, ..., 34 us on the device."""
+    """GIVEN an optimizer phase that takes 27, 28, ..., 34 us on the device THEN the median is 30.5 us."""
     row = step_times_of(recording(jitter_us=tuple(range(8))))
     assert (row.batch, row.steps, row.peak_bytes) == (32, 8, 3 << 20)
     assert row.phases_ns["forward"] == 27 * US and row.spread_ns["forward"] == 0
-    assert row.phases_ns["optimizer"] == 30_500 and row.spread_ns["optimizer"] == 2_291  # sqrt((64 - 1) / 12) us
+    # The standard deviation is sqrt((64 - 1) / 12) us.
+    assert row.phases_ns["optimizer"] == 30_500 and row.spread_ns["optimizer"] == 2_291
     assert "loader" not in row.phases_ns
 
 

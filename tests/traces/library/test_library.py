@@ -35,8 +35,10 @@ def test_library_entries_are_found_by_name_and_files_by_path(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
 
     assert find("mine.msgpack") == Path("mine.msgpack")
-    assert find("p100-no-cudnn") == find("p100-no-cudnn.msgpack") == entries()[0].path  # not the folder of this name
-    assert find("runs") == Path("runs")  # a later error says that this is a folder
+    # A library entry is preferred to a folder of the same name.
+    assert find("p100-no-cudnn") == find("p100-no-cudnn.msgpack") == entries()[0].path
+    # The folder is found, and reading it gives an error later.
+    assert find("runs") == Path("runs")
     (tmp_path / "p100-no-cudnn.msgpack").write_bytes(b"")
     assert find("p100-no-cudnn.msgpack") == Path("p100-no-cudnn.msgpack")
 

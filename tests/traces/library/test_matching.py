@@ -44,7 +44,7 @@ def test_the_batch_size_is_the_first_dimension_of_all_inputs(shapes: list[tuple[
 def test_the_nearest_entry_has_the_most_similar_number_of_parameters(
     tmp_path: Path, parameters: int, modules: int, model: str
 ) -> None:
-    """GIVEN networks of 1,000 and 4,000 parameters."""
+    """GIVEN networks of 1,000 and 4,000 parameters THEN a script with 1,999 parameters is nearer to the small one."""
     cells = [a_cell("small"), a_cell("large", workload=replace(NETWORK, parameters=4000))]
     write_cells(tmp_path / "g9.cells", GPU, cells, {})
     found = nearest_network([read_cells(tmp_path / "g9.cells")], script(parameters=parameters, modules={"Conv2d": modules}))

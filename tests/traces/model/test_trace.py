@@ -67,7 +67,7 @@ CELLS = LibrarySteps(1, {}, ())
         (ReplayNotes("a", KINETO), Run(RECORDER, replay=ReplayNotes("a")), False),
     ],
 )
-def test_a_replay_names_the_recording(notes: ReplayNotes | None, recorded: Run, is_replay_of: bool) -> None:
+def test_a_replay_belongs_to_the_recording_in_its_notes(notes: ReplayNotes | None, recorded: Run, is_replay_of: bool) -> None:
     assert Trace(runs={0: Run(replay=notes)}).is_replay_of(Trace(runs={0: recorded})) is is_replay_of
 
 
@@ -161,7 +161,7 @@ def test_a_lazy_column_is_computed_once_and_only_if_it_is_read() -> None:
         _ = both.start_ns  # type: ignore[attr-defined]
 
 
-def test_rows_taken_later_equal_rows_taken_now_and_a_column_can_be_replaced() -> None:
+def test_rows_taken_lazily_equal_rows_taken_immediately_and_a_column_can_be_replaced() -> None:
     steps = Steps.of(number=[1, 2, 3], start_ns=[10, 20, 30], duration_ns=[5, 6, 7])
     chosen = np.array([True, False, True])
     later, now = steps.taken_later(chosen), steps.take(chosen)

@@ -15,16 +15,16 @@ from traces.names.cards import CARDS, UNKNOWN_CARD, Card, card_of, find_card, kn
     ("name", "copy_gbps", "ring_gbps"),
     [
         ("Tesla P100-PCIE-16GB", 12.6, 12.6),
-        ("Tesla P100-SXM2-16GB", 18.4, 64),  # measured between two GPUs: 18.3 GB/s
-        ("Tesla V100-SXM2-32GB", 46, 120),  # measured between two GPUs: 47.9 GB/s
+        ("Tesla P100-SXM2-16GB", 18.4, 64),  # 18.3 GB/s were measured between two GPUs
+        ("Tesla V100-SXM2-32GB", 46, 120),  # 47.9 GB/s were measured between two GPUs
         ("Tesla V100-PCIE-16GB", 12.6, 12.6),
-        ("NVIDIA A100-SXM4-80GB", 276, 240),  # NCCL's own limit: 235 GB/s
+        ("NVIDIA A100-SXM4-80GB", 276, 240),  # NCCL's own limit is 235 GB/s
         ("NVIDIA A100-PCIE-40GB", 25.2, 25.2),
         ("NVIDIA A100 80GB PCIe", 25.2, 25.2),
         ("NVIDIA A10", 25.2, 25.2),
         ("NVIDIA L40S", 25.2, 25.2),
         ("Tesla T4", 12.6, 12.6),
-        ("NVIDIA H100 80GB HBM3", 414, 360),  # measured by NCCL's authors: 370 GB/s
+        ("NVIDIA H100 80GB HBM3", 414, 360),  # NCCL's authors measured 370 GB/s
         ("NVIDIA H100 PCIe", 50.4, 50.4),
         ("NVIDIA H200", 414, 360),
         ("NVIDIA B200", 828, 720),

@@ -32,7 +32,7 @@ def test_only_shapes_of_matrices_are_compared_if_there_are_any() -> None:
 
 
 @pytest.mark.parametrize("op", ["_foreach_add", "_fused_adam", "cat", "stack", "mul", "rnn", "chunk_cat"])
-def test_repeated_shapes_of_an_op_count(op: str) -> None:
+def test_repeated_shapes_of_an_op_are_counted(op: str) -> None:
     buffers = () if op in ("rnn", "chunk_cat") else ((2,),)  # buffers of cuDNN are left out
     assert canonical_shapes(op, ((4, 3), (), (2,), (4, 3))) == (*buffers, (4, 3), (4, 3))
     assert canonical_shapes(op, ((4, 3),) * 28) != canonical_shapes(op, ((4, 3),) * 36)

@@ -39,7 +39,7 @@ def one_op(
 
 
 def test_an_op_whose_data_fits_in_the_cache_can_exceed_the_memory_bandwidth() -> None:
-    # GIVEN an in-place op on 4 MiB, which reads and writes 8 MiB in 5 us, at 1678 GB/s
+    # GIVEN an in-place op on 4 MiB that moves 8 MiB in 5 us THEN its rate of 1678 GB/s is explained by the cache
     row = one_op("aten::relu_", "1024,1024", "float32", 5)
     assert row.cached == IN_CACHE and row.bytes_share == pytest.approx(8 * 2**20 / 5000 / 900)
 
@@ -114,7 +114,8 @@ def test_winograd_convolutions_are_rated_with_fewer_multiplications() -> None:
     ("kernel", "second", "needed"),
     [
         ("volta_scudnn_winograd_128x128", "", 1 / 2.25),
-        ("volta_scudnn_winograd_128x128", "volta_sgemm_64x64_nt", (1 + 1 / 2.25) / 2),  # computes one of the two gradients
+        # Here, the second kernel computes one of the two gradients.
+        ("volta_scudnn_winograd_128x128", "volta_sgemm_64x64_nt", (1 + 1 / 2.25) / 2),
         ("volta_scudnn_winograd_128x128", "elementwise", 1 / 2.25),
         ("winograd_nonfused", "", 1 / 4),
         ("winograd4x4", "", 1 / 4),
@@ -138,7 +139,8 @@ def test_flops_of_attention_depend_on_the_tensor_layout() -> None:
     assert attention_flops("_flash_attention_forward", tokens_first) == (2 * each, True)
     assert attention_flops("_flash_attention_backward", (tokens_first[0], *tokens_first)) == (5 * each, True)
     one_query = ((2, 4, 1, 32), *heads_first[1:])
-    assert attention_flops("_scaled_dot_product_flash_attention", one_query) == (each // 4, False)  # no causal mask
+    # A single query has no causal mask that would halve the FLOPs.
+    assert attention_flops("_scaled_dot_product_flash_attention", one_query) == (each // 4, False)
     # Packed sequences have a known number of FLOPs only if there is one sequence.
     packed = ((8, 4, 32), (16, 4, 32), (16, 4, 32))
     assert attention_flops("_flash_attn_varlen_forward", (*packed, (2,), (2,))) == (each, True)

@@ -38,7 +38,7 @@ def test_one_call_of_an_op_has_the_textbook_number_of_flops(op: str, shapes: tup
 
 @pytest.mark.parametrize(("elements", "is_weight"), [(191, True), (192, False)])
 def test_the_flat_buffer_that_contains_all_rnn_weights_is_not_counted_as_a_weight(elements: int, is_weight: bool) -> None:
-    """GIVEN weights of 16 x 8 and 16 x 4, which have 192 elements in total."""
+    """GIVEN weights of 16 x 8 and 16 x 4, which have 192 elements in total THEN a buffer of 192 elements is not a weight."""
     weights: tuple[Shape, ...] = ((16, 8), (16, 4), (16,), (16,))
     found = rnn_weights(((5, 3, 8), *weights, (elements,), (2, 3, 4), (9, 9)))
     assert found == (*weights, *([(elements,)] if is_weight else []))

@@ -69,7 +69,8 @@ def d(*shape: int) -> Operand:
         ("index", "index", (f(100, 4), i(6)), 48 + 2 * 6 * 16),
         ("index", "index", (f(10, 10, 4), i(6, 1), i(1, 5)), 48 + 40 + 2 * 30 * 16),
         ("index_put", "index_put_", (f(100, 4), i(6), f(6, 4)), 48 + 96 + 96),
-        ("index_put", "index_put", (f(100, 4), i(6), f(6, 4)), 48 + 96 + 96 + 2 * 1600),  # the target is copied first
+        # The target tensor is copied before it is changed.
+        ("index_put", "index_put", (f(100, 4), i(6), f(6, 4)), 48 + 96 + 96 + 2 * 1600),
         ("_index_put_impl", "_index_put_impl_", (f(100, 4), f(6, 4)), 2 * 96),  # the indices were not recorded
         ("scatter", "scatter_", (f(100, 4), i(6, 4), f(6, 4)), 192 + 96 + 96),
         ("scatter_add", "scatter_add_", (f(100, 4), i(6, 4), f(6, 4)), 192 + 96 + 2 * 96),

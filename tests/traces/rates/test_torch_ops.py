@@ -57,7 +57,7 @@ def test_a_comparison_of_two_tensors_writes_the_bytes_of_torchs_result(op: str) 
 
 
 @pytest.mark.parametrize("op", "logical_not isnan isinf isfinite signbit".split())
-def test_a_test_of_each_element_writes_the_bytes_of_torchs_result(op: str) -> None:
+def test_an_elementwise_test_writes_the_bytes_of_torchs_result(op: str) -> None:
     assert moved(op, DATA) == DATA.nbytes + getattr(torch, op)(DATA).nbytes
 
 
@@ -159,7 +159,8 @@ LOSSES_WITH_OTHER_NAMES = "log_softmax _log_softmax kl_div binary_cross_entropy 
 
 def test_all_losses_of_pytorch_begin_the_loss_phase() -> None:
     losses = {name for name in NAMES if "loss" in name and "backward" not in name}
-    losses = {name for name in losses if "cudnn" not in name and "miopen" not in name}  # `ctc_loss` calls these ops
+    # The function `torch.nn.functional.ctc_loss` calls these ops.
+    losses = {name for name in losses if "cudnn" not in name and "miopen" not in name}
     assert len(losses) > 20
     assert [name for name in (*losses, *LOSSES_WITH_OTHER_NAMES) if op_class(f"aten::{name}") != LOSS] == []
     assert op_class("aten::nll_loss_backward") != LOSS

@@ -46,7 +46,8 @@ def test_many_ranks_are_split_into_machines_with_eight_ranks_each(ranks: int, lo
     found = _group({"OMP_NUM_THREADS": "4", "WORLD_SIZE": "9"}, ranks)
     sizes = [found[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")]
     assert sizes == [str(ranks), str(local), str(machines)]
-    assert found["OMP_NUM_THREADS"] == "4" and found["TRACE_RANKS"] == f"{ranks}"  # a number set by the user stays
+    # A number of threads that the user has set does not change.
+    assert found["OMP_NUM_THREADS"] == "4" and found["TRACE_RANKS"] == f"{ranks}"
     assert _group({}, ranks)["OMP_NUM_THREADS"] == "1"
 
 

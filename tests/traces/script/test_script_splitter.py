@@ -320,8 +320,8 @@ def test_an_optimizer_in_a_backward_pass_does_not_end_a_step() -> None:
 
 
 def test_an_optimizer_after_a_backward_pass_may_not_end_a_step() -> None:
-    """Only the first optimizer ends steps. If another optimizer runs outside of a backward pass, the end of the batch does not
-    end the step."""
+    """Only the first optimizer ends steps. If another optimizer runs after a backward pass, the next batch does not end the
+    step."""
     run = Script()
     run.do("loader module backward")
     run.splitter.optimizer_stepped("main", False, run.now_ns)

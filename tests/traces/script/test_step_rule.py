@@ -307,8 +307,8 @@ def test_samples_generated_at_the_end_of_a_script_are_one_evaluation_step(is_met
 
 @pytest.mark.parametrize("copies", [False, True])
 def test_batches_of_validation_are_no_batches_of_the_next_training_step(copies: bool) -> None:
-    """GIVEN training with a batch that stays on the GPU WHEN validation loads or copies batches THEN the next training step
-    does not own these batches."""
+    """GIVEN training with a batch that stays on the GPU WHEN validation loads or copies batches THEN these batches do not
+    belong to the next training step."""
     script = Script()
     script.train(MODEL)
     script.step()
@@ -326,7 +326,7 @@ def test_batches_of_validation_are_no_batches_of_the_next_training_step(copies: 
 
 
 def test_without_new_batches_each_call_without_gradients_is_an_evaluation_step() -> None:
-    """GIVEN data that was copied to the GPU before the training."""
+    """GIVEN data that was copied to the GPU before the training THEN each call of the model without gradients is a step."""
     script = Script()
     for _ in range(2):
         script.train(MODEL)
@@ -338,7 +338,8 @@ def test_without_new_batches_each_call_without_gradients_is_an_evaluation_step()
 
 @pytest.mark.parametrize("grad", [True, False])
 def test_inference_steps_end_at_module_calls_rather_than_compiled_functions(grad: bool) -> None:
-    """GIVEN inference with a compiled function that creates a mask once, or once for each batch."""
+    """GIVEN inference WHEN a compiled function creates a mask once, or once for each batch THEN each call of the model is a
+    step."""
     once, each = Script(StepSplitter(Optimizers())), Script(StepSplitter(Optimizers()))
     once.call(FUNCTION, grad=grad)
     for script in (once, each):
@@ -348,8 +349,8 @@ def test_inference_steps_end_at_module_calls_rather_than_compiled_functions(grad
 
 
 def test_batches_are_evaluated_after_training_although_a_compiled_function_is_called_first() -> None:
-    """GIVEN training without an optimizer WHEN a compiled function creates a mask for each batch THEN evaluation is still
-    divided by batch."""
+    """GIVEN training without an optimizer WHEN a compiled function creates a mask for each evaluated batch THEN each of these
+    batches is a step."""
     script = Script(StepSplitter(Optimizers()))
     batches(script, 3, lambda: script.train(MODEL))
     batches(script, 2, lambda: script.evaluate(FUNCTION, MODEL))
@@ -357,7 +358,8 @@ def test_batches_are_evaluated_after_training_although_a_compiled_function_is_ca
 
 
 def test_inference_by_compiled_functions_is_divided_into_steps() -> None:
-    """GIVEN text generation in which one compiled function reads the prompt, and another one generates two tokens."""
+    """GIVEN text generation WHEN one compiled function reads the prompt, and another one generates two tokens THEN each prompt
+    is a step."""
     script = Script(StepSplitter(Optimizers()))
     for _ in range(3):
         script.evaluate(FUNCTION, FUNCTION - 1, FUNCTION - 1)
@@ -458,7 +460,8 @@ def test_any_sequence_of_training_and_evaluation_is_divided_into_steps(
 @given(st.lists(st.sampled_from(["load", "exhaust", "grad", "plain", "backward", "first", "second"]), max_size=40))
 def test_a_batch_with_a_backward_pass_never_ends_an_evaluation_step(events: list[str]) -> None:
     splitter = StepSplitter(ONE)
-    trained = called = False  # both are reset when a step ends or a batch is loaded
+    # Both flags are reset when a step ends or a batch is loaded.
+    trained = called = False
     for event in events:
         if event in ("load", "exhaust"):
             ended = splitter.loader_entered()

@@ -109,8 +109,8 @@ def test_stalls_finds_the_number_of_workers_and_the_disk_speed_without_waits() -
 
 @pytest.mark.program
 def test_the_loader_model_uses_measured_batch_costs_and_free_cores() -> None:
-    """GIVEN one worker that needs 300 ms for a batch, and another one that needs 100 ms WHEN other programs use no core, or one
-    of two cores THEN the loader model uses the free cores."""
+    """GIVEN one worker that needs 300 ms for a batch, and another one that needs 100 ms WHEN other programs use one of two
+    cores THEN the loader model uses only the free core."""
 
     def told(machine_cores: float) -> list[Loading]:
         fetches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=1) for _ in range(15)]
@@ -125,7 +125,8 @@ def test_the_loader_model_uses_measured_batch_costs_and_free_cores() -> None:
     )  # the loader waits for the slow worker
     beside = stalls_of(run_of(1), run_of(200), told(2.0), 2, [])
     assert beside.taken_cores == pytest.approx(1.0)
-    assert beside.check is not None and beside.check.samples_per_s == pytest.approx(64 / 0.200, rel=0.03)  # 400 ms of work
+    # Two batches need 400 ms of work, which two workers do on one free core in 400 ms.
+    assert beside.check is not None and beside.check.samples_per_s == pytest.approx(64 / 0.200, rel=0.03)
 
 
 def test_the_share_of_files_still_cached_after_dropping_is_reported() -> None:
@@ -138,7 +139,8 @@ def test_the_share_of_files_still_cached_after_dropping_is_reported() -> None:
 
 
 def test_evaluation_and_one_time_setup_are_not_counted_as_stalls() -> None:
-    """GIVEN training steps of 100 ms, evaluations of 1 s, and a script that computes for 2 s only in its first steps."""
+    """GIVEN training steps of 100 ms between evaluations of 1 s WHEN the script also computes for 2 s in its first steps THEN
+    only the training steps count."""
     kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.EVALUATION] * 10
     durations = np.array([100, 100, 1000] * 10) * MS
     columns = {
@@ -238,8 +240,8 @@ def test_the_loading_rate_counts_the_samples_of_all_batches_in_a_step(loaders: l
 def test_the_batches_per_step_include_the_first_batch_which_the_script_does_not_time(
     script_batches: int, step_batches: int
 ) -> None:
-    """GIVEN 30 steps THEN up to 44 batches are one batch per step, and 45 are two. Without times of the script, all 120 fetched
-    batches count."""
+    """GIVEN 30 steps THEN up to 44 batches are one batch per step, and 45 batches are two. If the script has no times, all 120
+    fetched batches count."""
     cached = Loading(batches=120, script_batches=script_batches)
     assert data_stalls._step_batches(cached, run_of(100)) == step_batches
 
@@ -278,7 +280,7 @@ def test_fetches_are_simulated_in_the_order_of_the_loader() -> None:
     assert found.check is not None and found.check.samples_per_s == pytest.approx(2 * 64 / 0.3, rel=0.05)
 
 
-def test_only_loaders_with_more_than_half_of_the_most_batches_count() -> None:
+def test_only_loaders_with_more_than_half_the_batches_of_the_largest_loader_count() -> None:
     """GIVEN loaders with 10, 5, 6 and no batches THEN only the workers of the loaders with 10 and 6 batches count."""
     loadings = [
         Loading(loader=0, workers=4, script_batches=10),
@@ -291,7 +293,8 @@ def test_only_loaders_with_more_than_half_of_the_most_batches_count() -> None:
 
 
 def test_cpu_use_of_other_programs_excludes_the_script_and_its_workers() -> None:
-    """GIVEN 1000 ns of CPU time within 50 ns, of which the script used 100 ns, and each of three batches 200 ns."""
+    """GIVEN 1000 ns of CPU time within 50 ns WHEN the script used 100 ns, and each of three batches 200 ns THEN other programs
+    used the remaining 300 ns."""
     script = Loading(script_cpu_ns=100, script_batches=3, machine_cpu_ns=1000, script_wall_ns=50)
     assert data_stalls._taken(script, 200) == 6.0
     assert data_stalls._taken(replace(script, machine_cpu_ns=699), 200) == 0

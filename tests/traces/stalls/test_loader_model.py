@@ -73,8 +73,8 @@ def test_a_loader_without_workers_or_cores_is_rejected(workers: int, cores: int)
 
 
 def test_a_slow_batch_delays_all_later_batches() -> None:
-    """GIVEN that every second batch takes three times as long THEN one worker has the mean throughput. Two workers are as slow
-    as the slow batches."""
+    """GIVEN that every second batch takes three times as long THEN one worker has the mean throughput. With two workers, the
+    slow batches determine the throughput."""
     costs = [BatchCost(cpu_ns=100_000_000), BatchCost(cpu_ns=300_000_000)]
     assert simulate_loader(costs, workers=1, cores=1, step_ns=1_000).step_ns == pytest.approx(200_000_000, rel=0.01)
     assert simulate_loader(costs, workers=2, cores=2, step_ns=1_000).step_ns == pytest.approx(150_000_000, rel=0.01)
@@ -90,7 +90,8 @@ def test_other_programs_use_cores_and_their_cpu_use_is_reported() -> None:
 
 
 def test_only_the_requested_steps_are_averaged() -> None:
-    """GIVEN a loader whose first two batches are slow, and a script whose first step is slow."""
+    """GIVEN a loader whose first two batches are slow, and a script whose first step is slow THEN the mean of later steps is
+    not affected."""
     costs = [BatchCost(1000 * MS)] * 2 + [BatchCost(100 * MS)] * 8
     ahead = simulate_loader(costs, workers=1, cores=2, step_ns=1, host_ns=[500 * MS] + [0] * 9, steps=range(4, 8))
     assert ahead.step_ns == pytest.approx(100 * MS, rel=0.01)

@@ -45,8 +45,8 @@ class Waits:
 def test_a_terminal_shows_the_seconds_of_a_long_task_and_erases_them(
     unset: int, periods_s: list[float], shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN a task that starts at 100 s WHEN its time is shown at 103 s and at 107.6 s THEN the terminal shows the elapsed
-    seconds."""
+    """GIVEN a task that starts at 100 s WHEN 3 s and 7.6 s have passed THEN the terminal shows 3 s and 8 s, and finally erases
+    the line."""
     terminal, waited_s = Terminal(), list[float]()
     threads = SimpleNamespace(Event=lambda: Waits(unset, waited_s), Thread=threading.Thread)
     monkeypatch.setattr("sys.stderr", terminal)

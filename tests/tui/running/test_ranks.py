@@ -75,7 +75,7 @@ def test_the_processes_of_accelerate_are_divided_among_its_machines() -> None:
         require_ranks(0, None, words, gpus=4)
 
 
-def test_options_of_the_script_do_not_count() -> None:
+def test_options_of_the_script_are_not_read_as_options_of_the_launcher() -> None:
     require_ranks(0, None, ["-m", "torch.distributed.run", "train.py", "--nproc-per-node", "200"])
     for option in ("-m", "--module"):
         require_ranks(0, None, ["-m", "torch.distributed.run", "--nproc", "2", option, "train", "--num_gpus", "200"])

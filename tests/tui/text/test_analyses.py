@@ -180,7 +180,8 @@ def test_the_app_shows_all_figures_of_an_analysis_and_text_the_important_ones() 
 
 
 def test_the_streams_of_two_traces_are_paired_by_the_comparison() -> None:
-    """GIVEN stream 7 of A, which matches stream 20 of B, and stream 9, which only A has. Stream 5 has no recorded launches."""
+    """GIVEN stream 7 of A, which matches stream 20 of B, and stream 9, which only A has THEN the table has two rows. Stream 5
+    has no recorded launches."""
     sides = [
         Analyses({}, [], [StreamLaunches("cuda:0", number, 5, 1_000 * number, 2, 0.5, 3) for number in numbers], [], [], [], [],
                  [], [], None)

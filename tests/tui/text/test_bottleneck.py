@@ -53,7 +53,7 @@ def test_info_warns_if_the_lag_of_the_gpu_grows() -> None:
     assert lag_sentence(paced(falls_behind_ns=3 * US), unknown) == ""
 
 
-def test_the_text_says_at_least_if_the_end_of_the_gpu_work_is_unknown() -> None:
+def test_the_step_time_is_a_lower_limit_if_the_end_of_the_gpu_work_is_unknown() -> None:
     """The host needs 100 us per step. If kernels are missing, the end of the GPU work is unknown."""
     summary = summarize(training(steps=4))
     lost = replace(summary, bottleneck=PaceLimit("unknown", None, None, "kernels are missing"))

@@ -35,7 +35,8 @@ from tui.text.diff import diff_text
 
 
 def test_lines_about_compiled_code_and_graphs_show_their_shares_of_gpu_work() -> None:
-    """GIVEN steps with 51 us of kernels WHEN the region or the two graphs take 40 us, of which 16 us are in fused kernels."""
+    """GIVEN 51 us of kernels WHEN a region or two graphs take 40 us, of which 16 us are in fused kernels THEN the shares are
+    78.4 % and 31.4 %."""
     figures = compiled_figures(recording())
     assert compiled_line(figures) == "1 region with 78.4 % of the GPU's work (31.4 % in fused kernels)"
     assert graphs_line(compiled_figures(recording(graphs=True))) == "2 CUDA graphs with 78.4 % of the GPU's work"
@@ -278,7 +279,8 @@ def test_a_compiled_region_is_named_after_three_of_its_fused_kernels(names: tupl
 
 
 def test_fused_kernels_are_sorted_by_their_longest_time_in_either_trace() -> None:
-    """GIVEN kernel a, which takes 50 us in A and 30 us in B, and kernel b, which takes 20 us in A and 400 us in B."""
+    """GIVEN kernel a, which takes 50 us in A and 30 us in B, and kernel b, which takes 20 us in A and 400 us in B THEN kernel b
+    comes first."""
     figures = compiled_figures(recording())
     assert figures is not None
     sides = []

@@ -215,7 +215,8 @@ def test_diff_reports_unknown_gpu_time_if_kernels_are_missing() -> None:
 
 
 def test_the_brief_diff_shows_the_largest_reason_for_a_difference() -> None:
-    """GIVEN a loader that takes 20 of 100 us of a step in A, and 80 of 160 us in B."""
+    """GIVEN a loader that takes 20 of 100 us of a step in A, and 80 of 160 us in B THEN the largest reason is the wait for
+    data."""
     slow = training(steps=4, loader_us=80)
     said = " ".join(diff_text(compare(training(steps=4), slow), "a", "b", details=False).split())
     assert "Largest reason: waiting for data (loader) takes 60.0 µs more: 20.0 µs -> 80.0 µs; on the host." in said

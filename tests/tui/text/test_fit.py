@@ -55,7 +55,7 @@ def test_fit_prints_the_memory_need_and_one_row_per_gpu() -> None:
 
 
 def test_fit_marks_the_largest_batch_as_estimated_or_measured() -> None:
-    """GIVEN measurements in which batch 4 fit, and batch 5 ran out of memory."""
+    """GIVEN measurements in which batch 4 fit, and batch 5 ran out of memory THEN batch 4 is not marked as estimated."""
     exact, open_ended = MeasuredLimit(CELL, 4, 5), MeasuredLimit(CELL, 4, None)
     text = "Batches marked with ~ are estimated with the simulated allocator."
     assert text in notes(card()) and text not in notes(card(estimated=None))

@@ -114,7 +114,7 @@ def test_colour_changes_only_colour_codes_and_text_fits_narrow_terminals() -> No
 
 
 def test_info_reports_gpu_work_outside_the_steps() -> None:
-    # GIVEN four batches, of which one is marked as a step
+    # GIVEN four batches, of which one is marked as a step THEN 75 % of the work is outside of the steps
     trace = training(steps=4)
     trace.steps, trace.phases = trace.steps.take([0]), trace.phases.take(trace.phases.step == 0)
     assert any(said.startswith("75.0 % of the GPU's work was launched outside") for said in note_sentences(summarize(trace)))
@@ -385,7 +385,7 @@ def test_info_lists_kernels_of_the_counted_steps_if_most_work_is_outside_them(wa
     assert ("20.0 % softmax" in info_text(summary, "t", details=False)) == is_elsewhere
 
 
-def test_info_says_that_a_busy_gpu_copies() -> None:
+def test_info_says_that_the_gpu_waits_for_copies() -> None:
     summary = summarize(training(steps=4))
     found = replace(summary, bottleneck=PaceLimit("copies", 50_000, 0.5, copies_ns=50_000))
     assert bottleneck_text(found).startswith("The GPU waits for copies from and to the host. A step of 100.0 µs could be up to")

@@ -43,7 +43,8 @@ def test_a_prediction_shows_step_time_and_error_and_samples_per_second() -> None
     rows = {line.split("  ")[0]: line.split() for line in lines}
     assert rows["GPU busy"][-3:] == ["ms", "-44.4", "%"] and rows["forward"][1:5] == ["0", "ns", "20.0", "ms"]
     assert "has no shapes" not in "\n".join(lines)
-    assert "has no shapes" not in prediction_text(predicted(unscaled_share=0.0004), "run", None, None)  # rounds to 0.0 %
+    # This share would be shown as 0.0 %, so it is not mentioned.
+    assert "has no shapes" not in prediction_text(predicted(unscaled_share=0.0004), "run", None, None)
 
 
 def test_suggested_commands_quote_file_names() -> None:

@@ -24,7 +24,7 @@ def test_steps_of_two_recordings_are_paired_in_order() -> None:
 
 
 def test_alignment_by_step_removes_the_drift_of_earlier_steps() -> None:
-    # GIVEN a replay whose steps take a fifth longer. By wall time, its third step begins far behind the recorded one
+    # GIVEN a replay whose steps take a fifth longer. By wall time, its third step begins later than the recorded one
     recorded, replayed = training(steps=3), training(steps=3, stretch=1.2)
     begin = [int(trace.steps.start_ns[2]) for trace in (recorded, replayed)]
     wall, step = by_wall(recorded, replayed), by_step(recorded, replayed)

@@ -43,7 +43,8 @@ def test_a_column_has_the_colour_of_the_category_that_is_busy_longest() -> None:
     matrix, other = np.array([3, 1, 0]), np.array([1, 2, 0])
     nothing = np.zeros(3, dtype=np.int64)
     both = Busy({Category.MATRIX: matrix, Category.REDUCTION: other}, matrix + other, nothing)
-    assert dominant(both).tolist() == [Category.MATRIX, Category.REDUCTION, Category.MATRIX]  # the first, if none is busy
+    # If no category is busy, the first category is used.
+    assert dominant(both).tolist() == [Category.MATRIX, Category.REDUCTION, Category.MATRIX]
     assert dominant(Busy({Category.REDUCTION: other}, other, nothing)).tolist() == [Category.REDUCTION] * 3
     assert dominant(Busy({}, nothing, nothing)).tolist() == [0] * 3
 

@@ -41,7 +41,8 @@ def test_view_prints_the_summary_if_there_is_no_terminal(folder: Path, capfd: py
     assert run(["view", "a.msgpack"]) == 0
     brief = info_text(summarize(training()), "a.msgpack", details=False, width=100, colour=False)
     assert capfd.readouterr() == (brief + "\n", "")
-    assert run(["view", "a.msgpack", "b.msgpack"]) == 0  # even if the traces differ by more than the tolerance of diff
+    # The exit code is 0 even if the traces differ by more than the tolerance of diff.
+    assert run(["view", "a.msgpack", "b.msgpack"]) == 0
     facts = compare(training(), replay_of(training(), stretch=1.2))
     assert capfd.readouterr() == (diff_text(facts, "a.msgpack", "b.msgpack", details=False, width=100, colour=False) + "\n", "")
 

@@ -46,7 +46,8 @@ SCENES = {
 LETTERS = {of: chr(ord("a") + number) for number, of in enumerate(Category)} | {
     Sign.BLANK: " ", Sign.MORE: "+", Sign.LESS: "-", Sign.ALIKE: "=", Sign.OTHER_WORK: "~", Sign.LATER: ">", Sign.EARLIER: "<",
 }  # fmt: skip
-WINDOWS = ((40, 12, 0, 0), (80, 45, 20, 60), (60, 30, 53, 83), (45, 20, 107, 130))  # the last two numbers are times
+# Each window has a number of columns and of lines, and the times of its start and end in units of 10 us.
+WINDOWS = ((40, 12, 0, 0), (80, 45, 20, 60), (60, 30, 53, 83), (45, 20, 107, 130))
 
 
 def windows(scene: Scene) -> list[Window]:

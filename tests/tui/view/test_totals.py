@@ -19,7 +19,7 @@ NAMES = ["mm", "mm.out", "relu"]
     ],
 )
 def test_totals_of_similar_names_are_added_under_the_name_with_the_most_time(of_out_ns: int, total: Totals) -> None:
-    """GIVEN one call of mm with 10 ns, two calls with 20 ns in total, one call of mm.out, and three calls of relu with 5 ns."""
+    """GIVEN calls of mm that take 50 ns in total, and one call of mm.out THEN the sum has the name that takes more time."""
     names, weights = np.array([0, 2, 1, 0]), np.array([1, 3, 1, 2])
     found = totals_by_name(
         NAMES.__getitem__, names, weights, np.array([10, 5, of_out_ns, 20]), lambda text: text.partition(".")[0]

@@ -164,7 +164,8 @@ def test_moving_the_cursor_outside_the_window_centres_the_window_on_it(window: W
 
 
 def test_the_window_scrolls_by_whole_rows(window: Window) -> None:
-    """GIVEN six rows, of which the fourth has two lines, and a window of four lines."""
+    """GIVEN six rows, of which the fourth has two lines, and a window of four lines THEN both lines of the selected row are
+    visible."""
     window.move_line(3)
     assert (window.line, window.top) == (3, 1)  # both lines of the fourth row are visible
     window.move_line(1)
@@ -261,7 +262,8 @@ def test_the_app_starts_at_the_first_step_after_the_warm_up_of_a_single_trace(wa
 
 
 def test_memory_allocated_before_the_recording_is_not_shown_as_a_difference() -> None:
-    """GIVEN two traces of the same run WHEN the memory totals of the second trace are always 300 MiB higher."""
+    """GIVEN two traces of the same run WHEN the memory totals of B are 300 MiB higher THEN this is a difference only if A also
+    recorded totals."""
     trace, held_bytes = training(steps=3), 300 << 20
     total_bytes = np.cumsum(trace.memory.bytes)
     second = replace(trace, memory=replace(trace.memory, allocated_bytes=total_bytes + held_bytes))

@@ -90,7 +90,7 @@ def test_a_headline_fits_the_width(width: int) -> None:
 
 
 def test_the_headline_counts_problems_that_change_figures() -> None:
-    """GIVEN two warnings, and five notes that are only information."""
+    """GIVEN two warnings, and five notes that are only information THEN the headline counts two problems."""
     trace = training()
     trace.problems = {"event-without-name": 2, "byte-order-mark": 5}
     text = " ".join(line.text for line in headline(whole(("t", trace)), 300))
@@ -249,7 +249,8 @@ def test_details_say_whether_a_time_is_measured_or_estimated(origin: Origin) -> 
 
 
 def test_details_of_a_kernel_name_its_region_and_its_graph() -> None:
-    """GIVEN the second kernel of the CUDA graph with the id 6, which belongs to the backward pass."""
+    """GIVEN the second kernel of CUDA graph 6, which belongs to the backward pass THEN the details name region 0/0 and the
+    graph."""
     trace = recording(graphs=True)
     device = trace.device
     kernel = int(np.flatnonzero((device.graph == 6) & (device.graph_node == 1))[0])
