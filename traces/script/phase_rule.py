@@ -14,6 +14,7 @@ Note [After a backward pass]
     After a backward pass, a script may clip gradients or read values, so these ops belong to the phase "other". The next
     forward pass of the step, for example of another micro-batch, begins with the first of these events (FORWARD):
     - an outermost module is called while gradients are enabled
+    - a compiled function is called, and autograd records it
     - the backward pass built a graph (`create_graph=True`), and autograd records an op, for example of a gradient penalty
     Autograd gives each recorded op a new sequence number, which the importer and the replayer compare. Many profiles contain no
     module calls. In such a profile, the importer also begins a forward pass at an op that autograd records, if another backward

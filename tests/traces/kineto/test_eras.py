@@ -452,6 +452,37 @@ def test_a_recorded_op_between_two_backward_passes_begins_a_forward_pass_only_af
     assert phases_of(*events, graph, after) == [*before, ("forward", 80), *last]
 
 
+def test_a_checkpoint_that_repeats_the_forward_pass_in_a_backward_pass_builds_no_graph() -> None:
+    """GIVEN a checkpoint, whose repeated op has a sequence number, while the node's own op has none WHEN a metric follows the
+    backward pass THEN the metric belongs to the phase "other", as in the recorder. If both ops have a number, the backward pass
+    built a graph, and the metric begins a forward pass."""
+    module, backward = range_("nn.Module: Net_0", 8, 12), op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)
+    repeated, own = op("aten::mm", 31, 2, tid=8, Sequence_number=6), op("aten::mm", 35, 2, tid=8)
+    metric, again, after = numbered("aten::mean", 45, 6), range_("nn.Module: Net_0", 58, 10), numbered("aten::mul", 95, 8)
+    second = [again, numbered("aten::mm", 60, 7), {**backward, "ts": backward["ts"] + 50}, after]
+    events = [module, numbered("aten::mm", 10, 5), backward, repeated, metric, *second]
+    before, last = [("other", 10), ("forward", 30), ("backward", 40)], [("backward", 90), ("other", 100)]
+    assert phases_of(*events, own) == [*before, ("other", 60), ("forward", 80), *last]
+    own["args"]["Sequence number"] = 7
+    assert phases_of(*events, own) == [*before, ("forward", 80), *last]
+
+
+@pytest.mark.parametrize(("with_stack", "begins_us"), [(True, 50), (False, 51)])
+def test_after_a_backward_pass_a_compiled_function_begins_the_next_forward_pass(with_stack: bool, begins_us: int) -> None:
+    """GIVEN a compiled model and a loss that is a module WHEN the compiled model runs for the second time THEN the forward pass
+    begins with the compiled region, as in the recorder. A region that autograd does not record belongs to the phase "other"."""
+    python = [op("graph.py(1): call", 51, 10, cat="python_function")] if with_stack else []
+    region, records = op("Torch-Compiled Region: 0/0", 50, 12), op("CompiledFunction", 51, 9, Sequence_number=7)
+    module, loss = range_("nn.Module: MSELoss_0", 10, 12), numbered("aten::sub", 12, 5)
+    backward, metric = op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1), numbered("aten::mean", 45, 6)
+    again = [{**event, "ts": event["ts"] + 54} for event in (module, loss, backward)]
+    again[1]["args"] = {"Sequence number": 8}
+    events = [module, loss, backward, metric, region, *python, *again, op("aten::mul", 96, 2, Sequence_number=9)]
+    before, last = [("other", 12), ("forward", 30), ("backward", 40)], [("backward", 94), ("other", 100)]
+    assert phases_of(*events, records) == [*before, ("other", begins_us), ("forward", 84), *last]
+    assert phases_of(*events) == [*before, ("other", 66), ("forward", 84), *last]
+
+
 def test_the_search_for_unused_parameters_belongs_to_the_forward_pass() -> None:
     """DistributedDataParallel searches with `find_unused_parameters=True`, before the forward pass returns."""
     search = op("torch.distributed.ddp.reducer::search_unused_parameters", 16, 2)

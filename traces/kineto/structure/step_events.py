@@ -106,18 +106,23 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     may_make_batch = (host.kind[unowned] == HostKind.OP) & ~launched[unowned]
     omitted = set(unowned[_leading_to(np.isin(unowned, list(copies)), may_make_batch)].tolist())
     # If the file shows modules or compiled regions, they show where a forward pass begins. Otherwise, a collective may show it.
-    if np.any(modules != NONE) or strings.matching(host.name, _REGION.match).any():
+    is_region = strings.matching(host.name, _REGION.match)
+    if np.any(modules != NONE) or is_region.any():
         omitted.update(tops[is_outside[tops] & strings.matching(host.name[tops], _COLLECTIVES.match)].tolist())
     seeds = strings.matching(host.name[tops], _SEED_OPS.match)
     seeds[seeds] = [_is_one_number(strings[shapes]) for shapes in host.shapes[tops[seeds]].tolist()]
     in_module = modules[tops]
     recorded = np.isin(tops, _recorded_by_autograd(host, tops[~on_engine]))
+    in_region = ~on_engine & (enclosing(host, is_region)[tops] != NONE)
+    if in_region.any():  # a region has no sequence number, but the ops inside have
+        of_engine = enclosing(host, np.isin(np.arange(len(host)), tops[on_engine])) != NONE
+        recorded |= is_region[tops] & _above(_recorded_by_autograd(host, np.flatnonzero(on_main & ~of_engine)), host)[tops]
     kernels = (tables.device.kind == DeviceKind.KERNEL) & (tables.device.launch != NONE)
     if 2 * np.count_nonzero(kernels) > np.count_nonzero(host.kind[tops] == HostKind.OP):  # else launches may be missing
         launches_nothing = is_outside[tops] & ~(launched[tops] | recorded | on_engine)
         omitted.update(tops[launches_nothing & strings.matching(host.name[tops], _ATEN_OPS.match)].tolist())
     if np.any(modules != NONE):  # else only the recorded ops show where a forward pass begins
-        recorded &= _after_built_graph(host, tops, recorded, on_engine)
+        recorded &= in_region | _after_built_graph(host, tops, recorded, on_engine)
     forward_call = np.isin(in_module, _called_with_gradients(host, tops, in_module))
     quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
     stepping = stepping[np.argsort(host.start_ns[stepping], kind="stable")]
@@ -292,11 +297,18 @@ def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
 
 
 def _after_built_graph(host: HostSpans, tops: Column, recorded: Column, on_engine: Column) -> Column:
-    """Mark the recorded ops that follow a backward pass with `create_graph=True`, with no other recorded op in between. During
-    such a backward pass, autograd also records the ops that its engine calls."""
+    """Mark the recorded ops that follow a backward pass with `create_graph=True`, with no other recorded op in between.
+
+    Note [Graphs of backward passes]
+        With `create_graph=True`, autograd numbers all ops that a node of the backward pass calls. A checkpoint repeats ops of
+        the forward pass within a node. Autograd numbers the repeated ops, but not the node's own ops.
+    """
     # see Note [After a backward pass] in phase_rule.py
-    is_node = host.forward_thread > 0
-    builds = _above(np.flatnonzero((host.kind == HostKind.OP) & (host.sequence != NONE) & ~is_node), host)
+    is_op, is_node = host.kind == HostKind.OP, host.forward_thread > 0
+    caller = np.append(enclosing(host, is_op), NONE)[host.earlier_parent]
+    by_node = is_op & ~is_node & np.append(is_node, False)[caller]
+    unnumbered = caller[by_node & (host.sequence == NONE)]
+    builds = _above(np.setdiff1d(caller[by_node & (host.sequence != NONE)], unnumbered), host)
     built_ns = np.sort(host.start_ns[tops[on_engine & builds[tops]]])
     rows = np.flatnonzero(recorded)
     rows = rows[np.argsort(host.start_ns[tops[rows]], kind="stable")]
