@@ -1,4 +1,4 @@
-"""Collectives and the parts of nn.DataParallel, out of what torch.profiler writes."""
+"""Tests that collectives and the stages of nn.DataParallel are read from profiles of torch.profiler."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def rows(trace: Trace) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("name", "counts", "total_bytes"),
     [
-        ("a100_nccl_args_rank0of2.json.gz", ALL_REDUCES, 307_323_096),  # with counts, dtype and group
-        ("a100_ddp_diff_control.json.gz", {"all_to_all": 42, "all_reduce": 18}, None),  # only shapes of the range
-        ("v100_ddp_memory_rank1of2.json.gz", {"all_reduce": 2020}, 0),  # nothing but names
+        ("a100_nccl_args_rank0of2.json.gz", ALL_REDUCES, 307_323_096),  # with counts, dtypes and groups
+        ("a100_ddp_diff_control.json.gz", {"all_to_all": 42, "all_reduce": 18}, None),  # only shapes of ranges
+        ("v100_ddp_memory_rank1of2.json.gz", {"all_reduce": 2020}, 0),  # only names
         ("cpu_only_rank34of300.json.gz", {"all_reduce": 10}, None),
         ("a100_megatron_tp8", {"all_reduce": 8 * 85}, None),
         ("b200_eager_inference.json.gz", {"all_gather_into_tensor": 1}, 50_272),
@@ -59,7 +59,7 @@ def test_a_collective_takes_as_long_as_its_kernels(shared_traces: Path) -> None:
     assert {row["backend"] for row in found} == {"nccl"} and {row["group_size"] for row in found} == {2}
     kernels = trace.device.take([trace.strings[i].startswith("ncclKernel") for i in trace.device.name])
     assert sorted(row["duration_ns"] for row in found) == sorted(kernels.duration_ns.tolist())
-    # Gloo has none: the range on its own thread is the operation
+    # Gloo has no kernels, so the range on its own thread is the operation.
     gloo = rows(read_kineto(shared_traces / "cpu_only_rank34of300.json.gz"))[0]
     assert (gloo["backend"], gloo["dtype"], gloo["bytes"], gloo["duration_ns"]) == ("gloo", "float32", 321_271 * 4, 173_209_713)
 
@@ -95,7 +95,8 @@ WAIT: dict[str, Any] = {"Collective name": "wait", "In msg nelems": 0, "dtype": 
 
 
 def test_a_collective_without_a_range_of_its_backend_is_found_if_it_launched_kernels() -> None:
-    """GIVEN a profile of torch 2.15, in which ranges of NCCL collectives do not name the backend."""
+    """GIVEN a profile of torch 2.15 WHEN the range of an NCCL collective does not name the backend THEN the kernels of the
+    range show that it is a collective."""
     gathers: dict[str, Any] = TOLD | {"Collective name": "allGatherSingleImpl"}
     trace = read(
         span("record_param_comms", 10, 70, **gathers),
@@ -103,7 +104,7 @@ def test_a_collective_without_a_range_of_its_backend_is_found_if_it_launched_ker
         launch(30, 5),
         kernel("ncclDevKernel_AllGather_RING_LL", 100, 40, 5),
         span("record_param_comms", 85, 5, **WAIT),
-        span("record_param_comms", 200, 70, **TOLD),  # by a backend that launches no kernel
+        span("record_param_comms", 200, 70, **TOLD),  # this range is of a backend that launches no kernel
         span("c10d::allreduce_", 300, 90),
     )
     [found] = rows(trace)
@@ -151,7 +152,7 @@ def test_collectives_are_read_from_the_event_arguments(
 
 
 def test_profiler_ranges_of_data_parallel_are_imported_as_stages_with_gpu_times() -> None:
-    # GIVEN a step with a scatter, two replicas on threads of their own, and a gather; a kernel still runs when it begins
+    # GIVEN a step with a scatter, two replicas on separate threads and a gather. An earlier kernel runs when scatter begins.
     trace = read(
         span("ProfilerStep#3", 0, 1000, category="user_annotation"),
         span("aten::conv2d", 5, 2),
@@ -175,7 +176,7 @@ def test_profiler_ranges_of_data_parallel_are_imported_as_stages_with_gpu_times(
     parts, texts = trace.parts, trace.strings
     names = ["scatter", "parallel_apply", "parallel_apply", "gather", "gather_backward"]
     assert [texts[name] for name in parts.name] == names
-    # scatter kept device 1 busy longest; the last named a device that is not there
+    # Scatter kept device 1 busy longest. The last stage names a device that does not exist.
     assert parts.device.tolist() == [1, 0, 1, NONE, NONE]
     assert [trace.threads[row].tid for row in parts.thread] == [1, 11, 12, 1, 1]
     assert parts.device_start_ns.tolist() == [100_000, 200_000, 205_000, NONE, NONE]
@@ -184,25 +185,27 @@ def test_profiler_ranges_of_data_parallel_are_imported_as_stages_with_gpu_times(
 
 
 def test_an_nccl_collective_without_kernels_has_an_unknown_duration() -> None:
-    """95 MiB in 60 us would be 1.6 TB/s, so the duration of the operation is unknown. The range of gloo is the operation."""
+    """GIVEN an NCCL collective of 95 MiB without kernels WHEN its range lasts only 60 us, a rate of 1.6 TB/s THEN its duration
+    is unknown. The range of a Gloo collective lasts as long as the operation."""
     found: dict[str, Any] = {"In msg nelems": 24_903_680, "dtype": "Float"}
     trace = read(span("record_param_comms", 10, 70, **found), span("nccl:all_reduce", 12, 60), span("gloo:all_reduce", 100, 60))
     assert trace.collectives.ending.tolist() == [Ending.UNSEEN, Ending.SEEN]
     assert trace.problems == {"collective-without-kernel": 1}
     by_bytes = {of.bytes: of.duration_ns for of in communication(trace).operations}
-    assert by_bytes == {None: 60_000}  # both, since the sizes of Gloo's were not recorded
+    assert by_bytes == {None: 60_000}  # one row for both, because Gloo's sizes were not recorded
 
 
 @pytest.mark.parametrize(("size", "problems"), [(1, {}), (2, {"collective-without-kernel": 1})])
 def test_a_collective_of_a_single_rank_may_have_no_kernel(size: int, problems: dict[str, int]) -> None:
-    """NCCL launches nothing for an operation in place of a single rank (DDP with one process on an H200)."""
+    """NCCL launches no kernel for an in-place operation of a single rank, such as DDP with one process on an H200."""
     found: dict[str, Any] = {"In msg nelems": 1, "dtype": "Float", "Group size": size}
     trace = read(span("record_param_comms", 10, 70, **found), span("nccl:all_reduce", 12, 60))
     assert trace.collectives.group_size.tolist() == [size] and trace.problems == problems
 
 
 def test_collectives_are_matched_by_communicator_and_sequence_number() -> None:
-    """Rank 1 recorded one more all-reduce at its start, so counting would pair the first with the second."""
+    """GIVEN a rank 1 that recorded one more all-reduce at its start THEN collectives are matched by their sequence numbers, not
+    by their order."""
 
     def rank(number: int, first: int, lengths: list[int]) -> dict[str, Any]:
         events = []

@@ -1,5 +1,7 @@
-"""Differences between releases of the profiler on small handmade recordings: clocks, ids, categories, threads, shapes,
-phases."""
+"""Tests how differences between releases of the profiler are handled, on small handmade recordings.
+
+The releases differ in clocks, ids, categories, threads, shapes and phases.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,7 @@ def test_timestamps_rounded_to_float64_are_read_as_decimal_fractions() -> None:
 
 
 def test_an_external_id_that_equals_the_correlation_id_is_ignored() -> None:
-    # GIVEN torch 1.12 to 2.3: the id of the second launch collides with that of an op that launched nothing
+    # GIVEN a profile of torch 1.12 to 2.3 WHEN the id of a launch is by chance the id of an op that launched nothing
     events = [
         op("aten::empty", 0, 5, External_id=12),
         op("aten::add", 10, 20, External_id=13),
@@ -104,7 +106,7 @@ def test_an_external_id_that_equals_the_correlation_id_is_ignored() -> None:
         kernel(99, 40, **{"External id": 99}),
     ]
     trace = imported(events)
-    # THEN only the correlation speaks, and what it does not link stays without launch
+    # THEN only correlation ids are used, and a kernel without a matching correlation id has no launch
     assert [launcher_of(trace, row) for row in range(3)] == ["cudaLaunchKernel", "", ""]
     assert trace.problems == {"kernel-without-launch": 2}
     assert trace.strings[trace.host.name[trace.host.parent[trace.device.launch[0]]]] == "aten::add"
@@ -114,7 +116,8 @@ def test_an_external_id_that_equals_the_correlation_id_is_ignored() -> None:
 def test_external_ids_are_ids_of_ops_if_fewer_than_half_equal_the_correlation_id(
     correlation: list[int], are_ops: bool
 ) -> None:
-    """GIVEN four kernels with external ids, and one without, which does not count."""
+    """GIVEN four kernels with external ids WHEN fewer than half of them equal the correlation ids THEN the external ids are ids
+    of ops. A kernel without an external id does not count."""
     assert external_ids_are_ops(np.array([1, 2, 3, 4, 0]), np.array([*correlation, 0])) == are_ops
 
 
@@ -124,7 +127,7 @@ def test_the_external_id_gives_the_op_of_a_kernel_without_a_launch_call(key: str
         op("aten::add", 10, 20, External_id=13),
         op("aten::late", 900, 20, External_id=14),
         kernel(11, 20, **{key: 13}),
-        kernel(12, 40, **{key: 14}),  # the op of that id began after this kernel: a chance collision
+        kernel(12, 40, **{key: 14}),  # the op with this id began after the kernel, so the ids are equal by chance
         kernel(15, 60, **{key: 0}),
     ]
     trace = imported(events)
@@ -148,7 +151,7 @@ def test_flow_events_are_ignored() -> None:
 
 
 def test_files_of_2020_with_thread_ids_as_text_can_be_imported() -> None:
-    # GIVEN pids that are device indices too, thread ids as text, and memory events whose thread is a number
+    # GIVEN a file in which device indices are also process ids, thread ids are text, and memory events have numeric thread ids
     events = [
         op("aten::add", 0, 20, tid="3340707648", cat="Operator", External_id=3),
         op("ProfilerStep#4", 0, 90, tid="3340707648", cat="Operator"),
@@ -221,7 +224,7 @@ def test_ops_of_the_main_thread_are_not_part_of_another_threads_backward_pass(
     engine: int, between: list[tuple[str, int, int]]
 ) -> None:
     """GIVEN two batches before one optimizer step WHEN no op has an autograd number THEN the second loss begins where the first
-    backward pass ends, unless the engine runs on the main thread and may have called the op."""
+    backward pass ends. If autograd runs on the main thread, it may have called the op, so no loss begins there."""
     node = "autograd::engine::evaluate_function: MseLossBackward0"
     batches = [
         event
@@ -296,7 +299,7 @@ def training_step(start: float, backward_tid: int = 8) -> list[Event]:
     ]
 
 
-EXPECTED = [  # of one step that lasts from 0 to 100
+EXPECTED = [  # the name, start and end of each phase in a step from 0 to 100 us
     ("loader", 0, 16),
     ("h2d", 16, 29),
     ("forward", 29, 40),
@@ -321,7 +324,7 @@ def test_a_plain_step_is_divided_into_phases(backward_tid: int) -> None:
 
 
 def phases_of(*events: Event) -> list[tuple[str, int]]:
-    """The phases of a step from 0 to 100, and their ends."""
+    """Return the phases of a step from 0 to 100 us, and their ends."""
     trace = imported([op("ProfilerStep#5", 0, 100, cat="user_annotation"), *events])
     ends = ((trace.phases.end_ns - T0 * 1000) // 1000).tolist()
     return list(zip((trace.strings[i] for i in trace.phases.name), ends, strict=True))
@@ -329,8 +332,8 @@ def phases_of(*events: Event) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_a_tensor_created_on_the_gpu_just_before_a_module_range_belongs_to_the_phase_other(on_gpu: bool) -> None:
-    """GIVEN a batch that a script creates on the GPU between `zero_grad` and a module's range THEN this time counts as "other",
-    as in a replay. A tensor on the CPU is ignored, because old profilers create such a tensor for each range."""
+    """GIVEN a batch that a script creates on the GPU between `zero_grad` and the range of a module THEN this time counts as
+    "other", as in a replay. A tensor on the CPU is ignored, because old profilers create such a tensor for each range."""
     zero_grad = op("Optimizer.zero_grad#SGD.zero_grad", 10, 5, cat="user_annotation")
     zeros = [op("aten::zeros", 20, 6), *([call(1, 22), kernel(1, 24, 5)] if on_gpu else [])]
     forward = [op("nn.Module: Net_0", 30, 20, cat="user_annotation"), op("aten::mm", 35, 8), call(2, 36), kernel(2, 38, 5)]
@@ -352,7 +355,8 @@ def test_ops_that_create_a_batch_do_not_form_a_phase() -> None:
 
 
 def test_a_copy_that_seems_to_end_after_the_next_launch_begins_ends_before_the_launch() -> None:
-    """GIVEN a copy from 20 to 29 us, and a graph launch at 28 us, because times are rounded."""
+    """GIVEN a copy from 20 to 29 us WHEN a graph launch begins at 28 us, because times are rounded THEN the copy ends before
+    the launch."""
     copy = {**kernel(1, 24, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pageable -> Device)"}
     graph = [call(2, 28, 10) | {"name": "cudaGraphLaunch"}, kernel(2, 40, 5)]
     mark = op("ProfilerStep#5", 0, 100, cat="user_annotation")
@@ -361,7 +365,7 @@ def test_a_copy_that_seems_to_end_after_the_next_launch_begins_ends_before_the_l
 
 
 def test_a_conversion_that_returns_its_input_does_not_begin_the_forward_pass() -> None:
-    """GIVEN a step that begins with `aten::to` THEN no forward pass begins there, unless it calls the op that casts."""
+    """GIVEN a step that begins with `aten::to` THEN the forward pass begins with this op only if it really casts its input."""
     zero_grad = op("Optimizer.zero_grad#SGD.zero_grad", 20, 5, cat="user_annotation")
     forward = [op("aten::mm", 35, 8), call(2, 36), kernel(2, 38, 5)]
     to = op("aten::to", 2, 9)
@@ -378,7 +382,8 @@ def test_record_stream_on_a_batch_does_not_start_a_forward_pass() -> None:
 
 
 def test_a_view_does_not_start_a_forward_pass() -> None:
-    """GIVEN views after a batch THEN the forward pass begins with the first other op, also inside a reshape."""
+    """GIVEN views after a batch THEN the forward pass begins with the first op that is not a view. This op may be inside a
+    reshape."""
     load = op("enumerate(DataLoader)#_Iter.__next__", 20, 10, cat="user_annotation")
     views = [op("aten::select", 32, 4), op("aten::as_strided", 33, 1), op("aten::detach", 37, 3), op("detach", 38, 1)]
     views += [op("aten::reshape", 40, 9)]
@@ -391,7 +396,8 @@ def test_a_view_does_not_start_a_forward_pass() -> None:
 
 @pytest.mark.parametrize("category", ["user_annotation", "python_function"])
 def test_an_op_in_a_module_begins_the_forward_pass(category: str) -> None:
-    """A GPT's forward pass begins with `torch.arange`, which outside of modules is no forward pass."""
+    """The forward pass of a GPT model begins with `torch.arange`. Outside of modules, `torch.arange` does not begin a forward
+    pass."""
     module, forward = op("nn.Module: GPT_0", 30, 20, cat=category), op("aten::mm", 35, 8)
     copy = {**kernel(1, 24, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pageable -> Device)"}
     copying, positions = [op("aten::to", 20, 9), call(1, 21), copy], op("aten::arange", 31, 2)
@@ -400,7 +406,7 @@ def test_an_op_in_a_module_begins_the_forward_pass(category: str) -> None:
 
 
 def test_a_collective_outside_of_modules_and_compiled_code_does_not_begin_a_forward_pass() -> None:
-    """The forward pass begins with the first op of the module or compiled code, and not with the all-reduce of a loss."""
+    """The forward pass begins with the first op of a module or of compiled code, and not with the all-reduce of a loss."""
     reduces, module = op("c10d::allreduce_", 20, 9), op("nn.Module: GPT_0", 40, 20)
     assert phases_of(reduces, module, op("aten::mm", 45, 8)) == [("other", 45), ("forward", 100)]
     region = op("Torch-Compiled Region: 0/0", 40, 20)
@@ -415,7 +421,7 @@ def numbered(name: str, start: float, number: int) -> Event:
 def test_an_op_with_gradients_between_backward_passes_begins_a_forward_pass() -> None:
     backward = op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)
     first = [numbered("aten::mm", 10, 5), numbered("aten::sum", 20, 6), backward]
-    # Clipping sees the number of the next node, but creates no node.
+    # Gradient clipping records the number of the next autograd node, but creates no node.
     clipping = [op("aten::mul_", 45, 2), numbered("aten::norm", 50, 7), numbered("aten::div", 53, 7)]
     second = [numbered("aten::mm", 60, 7), numbered("aten::sum", 70, 8), {**backward, "ts": backward["ts"] + 50}]
     before = [("other", 10), ("forward", 30), ("backward", 40)]
@@ -425,8 +431,8 @@ def test_an_op_with_gradients_between_backward_passes_begins_a_forward_pass() ->
 
 
 def test_a_metric_between_two_backward_passes_does_not_begin_the_second_forward_pass() -> None:
-    """GIVEN `output.mean().item()` after a backward pass, as in PyTorch's DCGAN example WHEN a module is called before the next
-    backward pass THEN the second forward pass begins with the module, as in the recorder."""
+    """GIVEN a metric such as `output.mean().item()` after a backward pass, as in PyTorch's DCGAN example WHEN a module is
+    called before the next backward pass THEN the second forward pass begins with the module, as in the recorder."""
     backward = op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)
     first = [numbered("aten::mm", 10, 5), backward]
     metric, module = numbered("aten::mean", 45, 6), op("nn.Module: Net_0", 58, 10, cat="user_annotation")
@@ -437,9 +443,9 @@ def test_a_metric_between_two_backward_passes_does_not_begin_the_second_forward_
 
 
 def test_a_recorded_op_between_two_backward_passes_begins_a_forward_pass_only_after_a_built_graph() -> None:
-    """GIVEN a file with a module WHEN two losses are added between two backward passes THEN the sum is in the phase "other", as
-    in the recorder. If autograd recorded an op in the first backward pass, this pass built a graph, so the sum is a forward
-    pass."""
+    """GIVEN a file with a module WHEN two losses are added between two backward passes THEN the addition is in the phase
+    "other", as in the recorder. WHEN autograd recorded an op in the first backward pass THEN this pass built a graph, so the
+    addition is a forward pass."""
     module, backward = op("nn.Module: Net_0", 8, 12, cat="user_annotation"), op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)
     first, second = [module, numbered("aten::mm", 10, 5), backward], [numbered("aten::add", 60, 7), {**backward}]
     second[1]["ts"] = backward["ts"] + 50
@@ -484,7 +490,8 @@ def test_after_a_backward_pass_a_compiled_function_begins_the_next_forward_pass(
 
 
 def test_the_search_for_unused_parameters_belongs_to_the_forward_pass() -> None:
-    """DistributedDataParallel searches with `find_unused_parameters=True`, before the forward pass returns."""
+    """With `find_unused_parameters=True`, DistributedDataParallel searches for unused parameters before the forward pass
+    returns."""
     search = op("torch.distributed.ddp.reducer::search_unused_parameters", 16, 2)
     backward = op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)
     forward = [numbered("aten::mm", 10, 5), search, numbered("_DDPSink", 20, 6)]
@@ -492,7 +499,8 @@ def test_the_search_for_unused_parameters_belongs_to_the_forward_pass() -> None:
 
 
 def test_an_optimizer_closure_is_divided_into_forward_and_backward_phases() -> None:
-    """GIVEN an optimizer that calls its closure twice THEN ops without gradients belong to the optimizer."""
+    """GIVEN an optimizer that calls its closure twice THEN the forward and backward passes of the closure are phases. Ops
+    without gradients belong to the optimizer."""
     step = op("Optimizer.step#LBFGS.step", 30, 50, cat="user_annotation")
     closure = [op("MmBackward0", 44, 4, tid=8, Fwd_thread_id=1), op("aten::neg", 50, 1), op("aten::add_", 53, 1)]
     again = [numbered("aten::mm", 56, 6), op("MmBackward0", 60, 10, tid=8, Fwd_thread_id=1), op("aten::dot", 74, 2)]
@@ -503,7 +511,8 @@ def test_an_optimizer_closure_is_divided_into_forward_and_backward_phases() -> N
 
 
 def test_the_recorders_range_around_a_closure_shows_where_the_optimizer_begins() -> None:
-    """GIVEN a closure that clips gradients after its backward pass THEN the optimizer begins where the closure's range ends."""
+    """GIVEN a closure that clips gradients after its backward pass THEN the optimizer phase begins where the closure's range
+    ends."""
     step, closure = [
         op(name, start, length, cat="user_annotation")
         for name, start, length in [("Optimizer.step#Adam.step", 30, 50), ("Optimizer.closure", 32, 30)]
@@ -516,7 +525,7 @@ def test_the_recorders_range_around_a_closure_shows_where_the_optimizer_begins()
 
 @pytest.mark.parametrize(("number", "phase"), [(7, "forward"), (None, "other")], ids=["with gradients", "without gradients"])
 def test_after_a_backward_pass_a_module_call_begins_the_next_forward_pass(number: int | None, phase: str) -> None:
-    """The module's first op creates a tensor, and never has a number."""
+    """The first op of the module creates a tensor, and such an op never has an autograd number."""
     first = [numbered("aten::mm", 10, 5), op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)]
     inner = op("aten::mm", 55, 2) if number is None else numbered("aten::mm", 55, number)
     module = [op("nn.Module: GPT_0", 45, 20, cat="python_function"), op("aten::arange", 46, 2), inner]
@@ -525,7 +534,7 @@ def test_after_a_backward_pass_a_module_call_begins_the_next_forward_pass(number
 
 @pytest.mark.parametrize(("dims", "backward_us"), [([[]], 25), ([[64, 1]], 30), (None, 25)])
 def test_only_creating_a_scalar_gradient_begins_the_backward_phase(dims: list[Any] | None, backward_us: int) -> None:
-    """The forward pass ends where the backward pass begins."""
+    """The forward phase ends where the backward phase begins."""
     ones = op("aten::ones_like", 25, 2, **({} if dims is None else {"Input_Dims": dims}))
     forward, *_, backward = phases_of(op("aten::mm", 0, 2), ones, op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1))
     assert (forward, backward) == (("forward", backward_us), ("backward", 100))
@@ -544,11 +553,11 @@ def test_ranges_that_a_library_annotates_are_imported_as_phases() -> None:
         op("aten::mm", 21, 2, Sequence_number=1),
         op("aten::mse_loss", 30, 2, Sequence_number=2),
         op("aten::add", 33, 2, Sequence_number=3),
-        op("aten::index_select", 45, 2),  # of the next batch
+        op("aten::index_select", 45, 2),  # this op prepares the next batch
         backward,
         range_("## optimizer ##", 75, 20),
         op("aten::add_", 80, 2),
-        op("aten::topk", 96, 2),  # metrics
+        op("aten::topk", 96, 2),  # this op computes a metric
     ]
     assert phases_of(*torchrec) == [
         ("loader", 10), ("h2d", 20), ("forward", 30), ("loss", 45), ("other", 60), ("backward", 70), ("optimizer", 95),
@@ -562,12 +571,12 @@ def test_ranges_that_a_library_annotates_are_imported_as_phases() -> None:
         range_("[pl][module]torch.optim.optimizer_step", 75, 20),
     ]
     assert [name for name, _ in phases_of(*lightning)] == ["loader", "h2d", "forward", "backward", "optimizer"]
-    # torch's own ranges tell more exactly
+    # The ranges of PyTorch are more exact than the ranges of the library.
     within = [range_("## optimizer ##", 50, 40), range_("Optimizer.step#SGD.step", 60, 20), op("aten::mm", 1, 2)]
     assert phases_of(*within) == [("other", 1), ("forward", 60), ("optimizer", 100)]
 
 
-@pytest.mark.parametrize("forward_us", [20, 55])  # 55: after a graph break, the backward pass runs within the region
+@pytest.mark.parametrize("forward_us", [20, 55])  # 55 us: the backward pass runs within the region after a graph break
 def test_a_backward_pass_compiled_by_compiled_autograd_is_the_backward_phase(forward_us: int) -> None:
     events = [
         op("Torch-Compiled Region: 0/0", 10, forward_us),
@@ -590,7 +599,7 @@ def test_unknown_annotations_are_not_phases(text: str) -> None:
 def test_a_phase_ends_on_the_gpu_when_all_previously_launched_work_has_ended() -> None:
     trace = imported([op("ProfilerStep#5", 0, 100, cat="user_annotation"), *training_step(0)])
     ends = dict(zip((trace.strings[i] for i in trace.phases.name), trace.phases.device_end_ns.tolist(), strict=True))
-    # The convolution's kernel, launched at 32, runs until 95: all markers from there on come no earlier.
+    # The kernel of the convolution runs until 95 us, so no later phase ends before 95 us.
     assert {name: (ns - T0 * 1000) // 1000 for name, ns in ends.items()} == {
         "loader": 16,
         "h2d": 29,
@@ -604,7 +613,7 @@ def test_a_phase_ends_on_the_gpu_when_all_previously_launched_work_has_ended() -
 
 def test_without_profiler_marks_each_optimizer_step_ends_a_step() -> None:
     events = training_step(0) + training_step(100)
-    # Some versions record the range twice, one within the other; a second optimizer steps after the first.
+    # Some releases record the range of an optimizer twice, one within the other. A second optimizer runs after the first.
     events.append(op("Optimizer.step#SGD.step", 71, 8, cat="user_annotation"))
     events.append(op("Optimizer.step#Adam.step", 85, 8, cat="user_annotation"))
     trace = imported(events)
@@ -615,7 +624,8 @@ def test_without_profiler_marks_each_optimizer_step_ends_a_step() -> None:
 
 
 def test_only_the_first_of_two_optimizers_ends_steps_even_with_closures() -> None:
-    """GIVEN an LBFGS at 10 to 50 and an Adam at 60 to 90, both with a closure THEN each step ends with the LBFGS."""
+    """GIVEN an LBFGS optimizer from 10 to 50 us and an Adam optimizer from 60 to 90 us, both with a closure THEN each step ends
+    with LBFGS."""
     one = [numbered("aten::mm", 5, 4)]
     for name, at, length in (("LBFGS", 10, 40), ("Adam", 60, 30)):
         one.append(op(f"Optimizer.step#{name}.step", at, length, cat="user_annotation"))
@@ -626,7 +636,8 @@ def test_only_the_first_of_two_optimizers_ends_steps_even_with_closures() -> Non
 
 
 def test_only_the_first_of_two_optimizers_of_one_class_ends_steps_even_with_closures() -> None:
-    """GIVEN two LBFGS that take turns and update parameters of sizes 3 and 4 THEN each step ends with the first of them."""
+    """GIVEN two LBFGS optimizers in turn, whose parameters have the sizes 3 and 4 THEN each step ends with the first
+    optimizer."""
     one = [numbered("aten::mm", 5, 4)]
     for size, at in ((3, 10), (4, 60)):
         one.append(op("Optimizer.step#LBFGS.step", at, 30, cat="user_annotation"))
@@ -655,17 +666,19 @@ def test_without_shapes_two_optimizers_of_one_class_differ_in_their_numbers_of_o
 
 
 def test_a_larger_sequence_number_shows_that_autograd_recorded_an_op() -> None:
-    """GIVEN ops with the numbers 5, 6, 6, 7 and none, in another order in the table, and a range with the number 9."""
+    """GIVEN ops with the sequence numbers 5, 6, 6 and 7 THEN autograd recorded each op that is followed by a larger number. The
+    order of rows in the table does not matter, and ranges do not count."""
     numbers, starts = [7, 5, NONE, 6, 6, 9], [40, 10, 15, 20, 30, 25]
     kinds = [*[HostKind.OP] * 5, HostKind.ANNOTATION]
     host = HostSpans.of(kind=kinds, start_ns=starts, sequence=numbers)
-    assert _recorded_by_autograd(host, np.arange(6)).tolist() == [1, 4]  # 5 before 6, and the second 6 before 7
+    # Number 5 comes before 6, and the second number 6 comes before 7.
+    assert _recorded_by_autograd(host, np.arange(6)).tolist() == [1, 4]
     assert _recorded_by_autograd(host, np.array([1, 0])).tolist() == [1]
     assert _recorded_by_autograd(host, np.array([2])).tolist() == []
 
 
 def seen(events: list[Event]) -> tuple[str, list[str], list[int]]:
-    """Where steps come from, their kinds, and their ends in microseconds."""
+    """Return where the steps come from, the kinds of the steps, and the ends of the steps in microseconds."""
     trace = imported(events)
     kinds = [StepKind(kind).name for kind in trace.steps.kind.tolist()]
     return trace.provenance["steps_from"], kinds, ((trace.steps.end_ns - T0 * 1000) // 1000).tolist()
@@ -682,7 +695,8 @@ def test_a_recording_without_step_marks_or_training_is_one_inference_step() -> N
 
 
 def test_models_trained_in_turn_with_other_optimizers_make_steps() -> None:
-    """GIVEN three steps of SGD and then three steps of Adam, without step marks."""
+    """GIVEN a recording without step marks WHEN three steps use SGD and the next three steps use Adam THEN all six are training
+    steps."""
     of_sgd = [event for start in (0, 100, 200) for event in training_step(start)]
     of_adam = [
         {**event, "name": event["name"].replace("SGD", "Adam")} for start in (300, 400, 500) for event in training_step(start)
@@ -702,7 +716,8 @@ def test_inference_is_divided_into_batches() -> None:
 
 
 def test_validation_with_data_on_the_gpu_ends_when_the_next_batch_is_copied() -> None:
-    """GIVEN three training steps with copied batches, a call without gradients and without a copy, and a fourth step."""
+    """GIVEN training steps with copied batches WHEN a model is called without gradients on data that is already on the GPU THEN
+    this validation ends when the next batch is copied."""
 
     def copied(start: int) -> list[Event]:
         copy = {**kernel(start + 1, start + 3, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pageable -> Device)"}
@@ -719,8 +734,9 @@ def test_validation_with_data_on_the_gpu_ends_when_the_next_batch_is_copied() ->
 
 
 def test_models_called_without_gradients_after_training_are_evaluation_steps() -> None:
-    """GIVEN two training steps and two evaluated batches of one model, without a DataLoader. Autograd numbers only the ops of
-    training. WHEN a mark contains a training step and a batch without gradients THEN both are one step."""
+    """GIVEN two training steps and two evaluated batches of one model, without a DataLoader THEN the batches are evaluation
+    steps. Autograd numbers only the ops of training. WHEN one step mark contains a training step and a batch without gradients
+    THEN both are one step."""
     module = op("nn.Module: Net_0", 0, 8, cat="python_function")
     optimizer = op("Optimizer.step#SGD.step", 16, 4, cat="user_annotation")
     trained = [module, op("aten::mm", 1, 2, Sequence_number=1), op("MmBackward0", 10, 5, tid=8), optimizer]
@@ -729,24 +745,24 @@ def test_models_called_without_gradients_after_training_are_evaluation_steps() -
     assert seen(events) == ("optimizer", ["STEADY"] * 2 + ["EVALUATION"] * 2, [20, 50, 80, 83])
     mark = op("ProfilerStep#4", 0, 50, cat="user_annotation")
     assert seen([mark, *trained, *shifted(evaluated_once, 30)]) == ("profiler", ["STEADY"], [50])
-    # WHEN a DataLoader returns the batches THEN a model that is called for the batch of the training step is part of it
+    # WHEN a DataLoader returns the batches THEN a call without gradients for the same batch is part of the training step
     loader = op("enumerate(DataLoader)#_Iter.__next__", 0, 5, cat="user_annotation")
     same = [loader, *shifted(trained, 10), *shifted(evaluated_once, 40)]
     assert seen([*same, *shifted(same, 60)])[:2] == ("optimizer", ["STEADY"] * 2)
     other = [*same[:-2], *shifted([loader, *evaluated_once], 40)]
     assert seen([*other, *shifted(other, 60)])[1] == ["STEADY", "EVALUATION"] * 2
-    # WHEN a teacher is called twice for each batch of a training step THEN it is part of the training step, too
+    # WHEN a teacher model is called twice for each batch THEN its calls are part of the training step, too
     teacher = [{**evaluated_once[0], "name": "nn.Module: Teacher_0"}, evaluated_once[1]]
     taught = [loader, *shifted(teacher, 10), *shifted(teacher, 20), *shifted(trained, 30)]
     assert seen([*taught, *shifted(taught, 60)]) == ("optimizer", ["STEADY"] * 2, [50, 110])
-    # WHEN all data are read once, before the first training step THEN later batches without gradients are evaluation steps
+    # WHEN all data is read before the first training step THEN later batches without gradients are evaluation steps
     assert seen([loader, *shifted(events, 10)]) == ("optimizer", ["STEADY"] * 2 + ["EVALUATION"] * 2, [30, 60, 90, 93])
 
 
 @pytest.mark.parametrize(("generator_ops", "expected"), [(2, "profiler"), (1, "batches")])
 def test_a_generator_and_a_discriminator_trained_in_one_step_mark_are_one_step(generator_ops: int, expected: str) -> None:
-    """GIVEN two marks that each contain a step of the optimizers of a discriminator, with a forward pass of one op, and of a
-    generator WHEN the generator's forward pass has two ops THEN a mark is one step. Otherwise, both train in the same way."""
+    """GIVEN step marks that each contain an optimizer step of a discriminator and one of a generator WHEN their forward passes
+    have different ops THEN each mark is one step. WHEN both forward passes have one op THEN each optimizer step is a step."""
     optimizer = op("Optimizer.step#Adam.step", 20, 5, cat="user_annotation")
     network = [op("aten::mm", 2, 2), op("MmBackward0", 10, 5, tid=8), optimizer]
     generator = [*network, *shifted(network[:1], 3)][: 2 + generator_ops]
@@ -757,14 +773,14 @@ def test_a_generator_and_a_discriminator_trained_in_one_step_mark_are_one_step(g
 
 @pytest.mark.parametrize(("ops", "steps_from"), [(2, "inference"), (3, "whole")])
 def test_two_batches_are_separate_steps_if_one_has_at_most_twice_the_ops(ops: int, steps_from: str) -> None:
-    """GIVEN a batch of one op WHEN the next batch has twice as many ops THEN both are batches, and not with more ops."""
+    """GIVEN a batch of one op WHEN the next batch has at most twice as many ops THEN both batches are steps."""
     loader = op("enumerate(DataLoader)#_Iter.__next__", 0, 5, cat="user_annotation")
     larger = [op("aten::conv2d", 10 + 2 * number, 1) for number in range(ops)]
     assert seen([loader, op("aten::conv2d", 10, 1), *shifted([loader, *larger], 20)])[0] == steps_from
 
 
 def test_calling_several_models_in_a_pipeline_is_a_single_step() -> None:
-    """GIVEN a text encoder that is called for two prompts WHEN a denoiser or more ops follow THEN everything is one step."""
+    """GIVEN a text encoder that is called for two prompts WHEN a denoiser or other ops follow THEN all calls are one step."""
 
     def module(name: str, start: float) -> list[Event]:
         return [op(f"nn.Module: {name}", start, 8, cat="python_function"), op("aten::mm", start + 1, 2)]
@@ -774,7 +790,7 @@ def test_calling_several_models_in_a_pipeline_is_a_single_step() -> None:
     assert seen([mark, *encoders, *module("Denoiser_0", 20)])[0] == "profiler"
     assert seen([*encoders, *module("Denoiser_0", 20)])[0] == "whole"
     assert seen([mark, *encoders])[0] == "batches"
-    # WHEN no modules were recorded THEN the numbers of ops decide
+    # WHEN no modules were recorded THEN the numbers of ops decide whether the calls are one step
     first, second = evaluated(0, [], loader=True), evaluated(50, [], loader=True)
     assert seen([mark, *first, *second])[0] == "batches"
     assert seen([mark, *first, *second, *(op("aten::mm", 80 + i, 1) for i in range(9))])[0] == "profiler"
@@ -796,8 +812,8 @@ def evaluated(start: float, operands: list[list[int]], *, loader: bool) -> list[
 @pytest.mark.parametrize("loader", [True, False])
 @pytest.mark.parametrize("shapes", [True, False])
 def test_evaluated_batches_between_training_steps_are_separate_steps(loader: bool, shapes: bool) -> None:
-    """GIVEN a training that evaluates two batches, the last one smaller WHEN no modules were recorded THEN both batches are
-    found."""
+    """GIVEN a training that evaluates two batches between training steps WHEN no modules were recorded THEN both batches are
+    separate steps. The second batch is smaller."""
     operands = [[[n, 3, 8, 8], [4, 3, 3, 3]] if shapes else [] for n in (32, 7)]
 
     def training(start: float) -> list[Event]:
@@ -809,20 +825,20 @@ def test_evaluated_batches_between_training_steps_are_separate_steps(loader: boo
     kinds = ["STEADY", "EVALUATION", "EVALUATION", "STEADY"]
     ends = [80, 120, 201, 280] if loader else [80, 129, 230, 280]
     assert seen([*training(0), *between, *training(200)]) == ("optimizer", kinds, ends)
-    # WHEN the recording ends with them THEN none is lost
+    # WHEN the recording ends with the evaluated batches THEN both are still found
     assert seen([*training(0), *between])[1] == kinds[:3]
-    # AND what only makes a batch ready without gradient is no batch evaluated
+    # WHEN ops without gradients only prepare a batch THEN they are no evaluated batch
     assert seen([*training(0), *evaluated(100, operands[0], loader=loader)[:-4], *training(200)])[1] == ["STEADY"] * 2
 
 
 def test_without_a_loader_each_copied_batch_begins_an_inference_step() -> None:
     first, second = (evaluated(start, [[n, 3, 8, 8], [4, 3, 3, 3]], loader=False) for start, n in ((0, 32), (50, 7)))
     assert seen(first + second) == ("inference", ["EVALUATION"] * 2, [54, 67])
-    # WHEN torch.tensor makes the second copy THEN the copy is no batch, for example the position of the next token
+    # WHEN torch.tensor makes the second copy, for example for the position of the next token THEN the copy is no batch
     mark, created = op("ProfilerStep#4", 0, 100, cat="user_annotation"), op("aten::lift_fresh", 56.5, 0.2)
     assert seen([mark, *first, *second])[0] == "batches"
     assert seen([mark, *first, *second, created]) == ("profiler", ["EVALUATION"], [100])
-    # WHEN a copy in the midst of a pass is followed by other ops THEN it belongs to that pass
+    # WHEN different ops follow a copy in the middle of a forward pass THEN the copy belongs to this pass
     copies = [event for event in shifted(first, 20) if event["name"] not in ("aten::div", "aten::conv2d")]
     assert seen(first + copies) == ("whole", ["EVALUATION"], [37])
 
@@ -832,13 +848,14 @@ def test_a_step_mark_around_several_optimizer_steps_is_divided_into_steps(tmp_pa
     events = [mark, *training_step(0), *training_step(100), *training_step(200)]
     assert seen(events) == ("batches", ["STEADY"] * 3, [80, 180, 300])
     assert imported(events).steps.number.tolist() == [4, 5, 6]
-    # BUT not where who set it knew that it is one: of two trainers, whose optimizers are of one class
+    # WHEN the importer is told that marks are steps, as for two trainers with optimizers of one class THEN the mark is one step
     (tmp_path / "ours.json").write_bytes(orjson.dumps({"traceEvents": events}))
     assert read_kineto(tmp_path / "ours.json", marks_are_steps=True).steps.number.tolist() == [4]
 
 
 def test_an_outer_step_mark_is_not_a_step_if_it_contains_other_step_marks() -> None:
-    """Two steps of 100 us in a mark of 205 us, as an outer profiler writes it; the two marks of step 5 are one step."""
+    """GIVEN two steps of 100 us in a mark of 205 us, as an outer profiler writes it THEN only the inner marks are steps. The
+    two marks of step 5 are one step."""
     marks = [op(f"ProfilerStep#{n}", start, length, cat="user_annotation") for n, start, length in
              ((0, 0, 205), (4, 0, 100), (5, 100, 102), (5, 101, 99))]  # fmt: skip
     trace = imported([*marks, *training_step(0), *training_step(101)])
@@ -846,9 +863,8 @@ def test_an_outer_step_mark_is_not_a_step_if_it_contains_other_step_marks() -> N
 
 
 def test_step_marks_of_the_script_are_ignored_in_profiles_of_the_recorder(tmp_path: Path) -> None:
-    """GIVEN a profile of the recorder with two steps from 0 to 200 us WHEN the script's own profiler adds ranges between them
-    THEN the profile still has the two steps. WHEN only the script's ranges exist THEN they are the steps.
-    """
+    """GIVEN a profile of the recorder with two steps WHEN the script's own profiler adds step marks that overlap them THEN the
+    profile still has two steps. WHEN only the script's marks exist THEN these marks are the steps."""
     ours = [op(f"ProfilerStep#{n}{RECORDERS_MARK}", 100 * n, 100, cat="user_annotation") for n in range(2)]
     theirs = [op(f"ProfilerStep#{n + 7}", 100 * n + 95, 100, cat="user_annotation") for n in range(2)]
     events = [event for n in range(2) for event in training_step(100 * n)]
@@ -988,8 +1004,8 @@ def test_the_format_version_of_a_file_is_recognized(
 
 
 def test_a_backward_pass_of_the_compiler_is_not_one_of_the_script() -> None:
-    """GIVEN training steps without marks that begin with a compilation WHEN the compiler runs a backward pass while it traces
-    the network THEN this is no backward pass of the script."""
+    """GIVEN training steps without marks that begin with a compilation WHEN the compiler runs a backward pass to trace the
+    network THEN it does not count as a backward pass of the script."""
 
     def step(start: float) -> list[Event]:
         compiling = op("_compile.compile_inner (dynamo_timed)", start + 10, 80, cat="user_annotation")

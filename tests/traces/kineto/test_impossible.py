@@ -1,4 +1,4 @@
-"""Impossible durations, against the rules applied to one pair of kernels after the other."""
+"""Compares the detection of impossible durations with simple rules that look at one pair of kernels after the other."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ def spans_of(found: list[Kernel], kind: DeviceKind = DeviceKind.KERNEL, launch: 
 
 
 def possible_ns(found: list[Kernel], dependent_launch: bool) -> list[int]:
-    """A kernel that outlasts a later kernel by over 1 us never ran. A kernel that overlaps the next by over 1 us ended there.
-    Kernels of one launch may overlap."""
+    """Return the possible durations of kernels.
+
+    A kernel that outlasts a later kernel by over 1 us never ran. A kernel that overlaps the next kernel by over 1 us ended at
+    its start. Kernels of one launch may overlap.
+    """
     lasts_ns = []
     for number, (device, stream, start, duration, launch) in enumerate(found):
         end_ns, ends_at_ns = (start + duration) * 500 - 1000, None
@@ -53,8 +56,8 @@ def test_overlong_kernels_are_shortened_to_the_next_kernel_of_the_stream(found: 
     [([0, 3, 2, 2], [True, False, False, False]), ([0, 0, 2, 2], [False] * 4), ([0, 0, 0, 2], [True, True, True, False])],
 )
 def test_kernels_of_0_ns_are_reported_as_impossible_unless_times_are_rounded(halves: list[int], expected: list[bool]) -> None:
-    """GIVEN four kernels, with durations in half microseconds WHEN all are whole microseconds THEN two of 0 ns may be rounded,
-    but three of 0 ns are the majority."""
+    """GIVEN four kernels whose times are whole microseconds WHEN two of them have a duration of 0 ns THEN this may be rounding.
+    WHEN three of them have a duration of 0 ns THEN the kernels are reported as impossible."""
     kernels = spans_of([(0, 7, 10 * start, duration, 0) for start, duration in enumerate(halves)])
     assert without_duration(kernels).tolist() == expected
 
@@ -74,11 +77,12 @@ def test_an_event_may_be_up_to_one_microsecond_longer_than_the_recording(window_
 
 @pytest.mark.parametrize(
     ("late_ns", "idle_launches"),
-    [(1_000_000, 0), (1_000_001, 3)],  # the shortest time from a launch to its kernel
+    [(1_000_000, 0), (1_000_001, 3)],  # the limit is 1 ms between a launch and its kernel
 )
 def test_launches_on_an_idle_gpu_are_reported_only_if_all_kernels_begin_late(late_ns: int, idle_launches: int) -> None:
-    """GIVEN kernels of 10 ms on two GPUs. The calls return when the last kernel of their GPU has ended, except one call that
-    returns 1 ns earlier. The first kernel of a GPU has no predecessor. A kernel without a known launch is not counted."""
+    """GIVEN kernels on two GPUs whose launch calls return when the last kernel of the GPU has ended WHEN each kernel begins
+    more than 1 ms later THEN the launches are reported. A call that returns 1 ns earlier, the first kernel of a GPU, and a
+    kernel without a known launch do not count."""
     ended_ns = [0, 100_000_000, 200_000_000, 299_999_999, 0, 100_000_000]  # when the calls return
     starts_ns = [end_ns + late_ns for end_ns in ended_ns]
     starts_ns[3] = 400_000_000
@@ -88,4 +92,4 @@ def test_launches_on_an_idle_gpu_are_reported_only_if_all_kernels_begin_late(lat
         duration_ns=[*lasts_ns, 5], launch=[0, 1, 2, 3, 4, 5, NONE],
     )  # fmt: skip
     assert launches_on_idle_devices(spans, np.array(ended_ns)) == idle_launches
-    assert launches_on_idle_devices(spans.take(np.arange(3)), np.array(ended_ns)) == 0  # two are too few
+    assert launches_on_idle_devices(spans.take(np.arange(3)), np.array(ended_ns)) == 0  # two launches are too few

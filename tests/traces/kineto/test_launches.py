@@ -1,4 +1,7 @@
-"""Which op and which call a kernel belongs to: External ids, threads that reuse ids, duplicate correlations, backlog."""
+"""Tests which op and which call a kernel belongs to.
+
+The tests cover External ids, threads that reuse ids, duplicate correlation ids, and work launched before the recording.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,8 @@ def chain(trace: Trace, kernel_name: str) -> list[str]:
 def test_without_ids_kernels_of_a_single_stream_are_assigned_to_calls_in_order(
     stream: int, start: float, launched: bool
 ) -> None:
-    """Calls begin at 10 and 14. If the work runs on several streams, or begins before its call, the calls are unknown."""
+    """GIVEN two calls without ids WHEN their kernels run on one stream THEN the kernels are assigned to the calls in order.
+    WHEN kernels run on several streams, or begin before their call THEN the calls are unknown."""
     events = [call(MAIN, 14, 0, "cudaMemcpyAsync"), call(MAIN, 10, 0), call(MAIN, 12, 0, "cudaStreamIsCapturing")]
     trace = imported(*events, kernel("second", start + 8, 0, stream), kernel("first", start, 0))
     device, host = trace.device, trace.host
@@ -74,7 +78,7 @@ def test_without_ids_kernels_of_a_single_stream_are_assigned_to_calls_in_order(
 
 
 def test_a_launch_call_recorded_in_the_wrong_thread_is_moved_to_its_ops_thread() -> None:
-    # GIVEN two steps whose replicas are threads of their own, and calls that are all filed under the first one
+    # GIVEN two steps whose replicas are different threads WHEN all calls were recorded in the first of these threads
     trace = imported(
         span("user_annotation", "ProfilerStep#1", MAIN, 0, 100),
         op("aten::addmm", REPLICA, 10, 20, 11),
@@ -86,7 +90,7 @@ def test_a_launch_call_recorded_in_the_wrong_thread_is_moved_to_its_ops_thread()
         call(REPLICA, 115, 2, External_id=21),
         kernel("second", 140, 2, External_id=21),
     )
-    # THEN the second step's call is in its op, on the thread of the op, and in that op's parents
+    # THEN the call of the second step belongs to its op, to the thread of the op, and to the parents of the op
     assert chain(trace, "first") == ["cudaLaunchKernel@201", "aten::addmm@201"]
     assert chain(trace, "second") == ["cudaLaunchKernel@202", "aten::addmm@202", "aten::linear@202"]
     assert trace.problems == {}
@@ -113,7 +117,8 @@ def test_a_launch_call_without_an_external_id_gets_the_id_of_its_kernel() -> Non
 
 @pytest.mark.parametrize(("start", "end"), [(0, 20), (5, 20), (0, 7), (5, 7), (0, 6)])
 def test_a_launch_call_belongs_to_an_op_that_begins_or_ends_with_it(start: float, end: float) -> None:
-    """The call ends at 7 us. Profilers that wrote whole microseconds may end its op up to 1 us before the call."""
+    """GIVEN a launch call that ends at 7 us WHEN its op ends up to 1 us earlier THEN the call still belongs to the op.
+    Profilers that wrote whole microseconds caused such times."""
     trace = imported(
         op("aten::relu", REPLICA, start, end - start, 5), call(MAIN, 5, 1, External_id=5), kernel("k", 30, 1, External_id=5)
     )
@@ -122,7 +127,8 @@ def test_a_launch_call_belongs_to_an_op_that_begins_or_ends_with_it(start: float
 
 @pytest.mark.parametrize("told", [{}, {"External_id": 0}, {"External_id": 77}, {"External_id": 3}])
 def test_the_enclosing_op_is_used_if_the_external_id_is_invalid(told: dict[str, Any]) -> None:
-    """No op has the id 77, and the op with id 3 had ended before the call."""
+    """GIVEN a call whose External id belongs to no op, or to an op that ended before the call THEN the op around the call is
+    used."""
     trace = imported(
         op("aten::early", REPLICA, 0, 4, 3),
         op("aten::add", MAIN, 10, 20, 4),
@@ -167,7 +173,8 @@ def test_python_frames_between_an_op_and_its_launch_call_are_kept() -> None:
 
 
 def test_external_ids_that_copy_the_correlation_ids_are_ignored() -> None:
-    """This is the case from torch 1.12 to 2.3. Both colliding ids belong to ops elsewhere."""
+    """From torch 1.12 to 2.3, External ids of launch calls are copies of the correlation ids. By chance, other ops have the
+    same ids."""
     trace = imported(
         op("aten::a", REPLICA, 0, 20, 1),
         op("aten::b", MAIN, 30, 20, 2),
@@ -268,8 +275,8 @@ def test_launch_calls_moved_to_another_thread_stay_runtime_calls() -> None:
 
 
 def test_gpu_time_of_a_phase_excludes_work_launched_before_the_recording() -> None:
-    """An event at the start of the step waits for the backlog (until 1300 us), and one at its end for its kernel (until 1340
-    us)."""
+    """GIVEN a CUDA event at the start of the step that waits until 1300 us for earlier work WHEN the event at the end waits for
+    the step's own kernel until 1340 us THEN the step has 40 us of GPU time."""
     trace = imported(
         span("user_annotation", "ProfilerStep#1", MAIN, 1000, 100, External_id=1),
         op("aten::mm", MAIN, 1010, 20, 2),
@@ -285,8 +292,8 @@ def test_gpu_time_of_a_phase_excludes_work_launched_before_the_recording() -> No
 
 
 def test_ids_of_0_do_not_match_kernels_to_launch_calls() -> None:
-    """GIVEN two calls and kernels of two streams, all with correlation 0 and External id 0 THEN nothing says which call
-    launched which kernel, no launch is ambiguous, and no kernel was lost."""
+    """GIVEN two calls and kernels on two streams WHEN all have the correlation id 0 and the External id 0 THEN the launches of
+    the kernels are unknown. No launch is ambiguous, and no kernel counts as lost."""
     trace = imported(
         op("aten::relu", MAIN, 0, 30, 0),
         call(MAIN, 5, 0, External_id=0),
@@ -299,8 +306,8 @@ def test_ids_of_0_do_not_match_kernels_to_launch_calls() -> None:
 
 
 def test_a_kernel_belongs_to_the_op_with_its_external_id_unless_the_op_begins_later() -> None:
-    """GIVEN kernels without calls WHEN an op with their External id begins at the same time, or later THEN only the first op
-    has launched its kernel."""
+    """GIVEN kernels without launch calls WHEN the op with the same External id begins together with its kernel THEN the op
+    launched the kernel. WHEN the op begins later THEN it did not launch the kernel."""
     trace = imported(
         op("aten::relu", MAIN, 20, 5, 11),
         op("aten::add", MAIN, 41, 5, 12),
@@ -315,7 +322,7 @@ IDS = st.integers(-1, 3)  # an id of 0 or less means that the event has none
 
 @given(st.lists(st.tuples(IDS, st.integers(0, 9)), max_size=8), st.lists(st.tuples(IDS, st.integers(0, 9)), max_size=5))
 def test_the_latest_event_with_an_id_is_found(events: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> None:
-    """If all events with the id are later than the given time, the first of them is found."""
+    """If all events with the id are later than the given time, the first of these events is found."""
 
     def latest(wanted_id: int, before_ns: int) -> int:
         rows = sorted((start_ns, row) for row, (event_id, start_ns) in enumerate(events) if event_id == wanted_id > 0)

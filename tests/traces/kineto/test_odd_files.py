@@ -1,4 +1,5 @@
-"""Imports small files with one peculiarity each: files that other tools changed, and files with lost events."""
+"""Tests the import of small files with one peculiarity each, such as files changed by other tools and files with lost
+events."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def busy_us(trace: Trace) -> float:
 
 
 def test_a_kernel_that_overlaps_six_later_kernels_is_ignored() -> None:
-    """The kernel lasts 1.6 s over 1 ms of real work."""
+    """GIVEN a kernel of 1.6 s in a recording with 1 ms of other work THEN the kernel is ignored."""
     later = [kernel(100 + 200 * place, 150, place + 2) for place in range(6)]
     calls = [call(place + 1, 10 + place) for place in range(7)]
     for gpu in (A100, H100, MI300):
@@ -101,7 +102,8 @@ def test_a_kernel_longer_than_the_profiler_window_counts_as_zero() -> None:
 
 
 def test_a_step_mark_without_an_end_lasts_until_the_last_host_event() -> None:
-    """The mark begins at 10 and ends long after the profile of 1000 us. The last op ends at 410."""
+    """GIVEN a step mark that begins at 10 us and ends long after the profile of 1000 us WHEN the last op ends at 410 us THEN
+    the step ends at 410 us."""
     window = span("PyTorch Profiler (0)", 0, 1000, "Trace") | {"pid": "Spans"}
     mark = span("ProfilerStep#1", 10, 500_000, "user_annotation")
     trace = imported(window, mark, span("aten::mm", 20, 390), call(1, 30), kernel(50, 20, 1))
@@ -111,7 +113,7 @@ def test_a_step_mark_without_an_end_lasts_until_the_last_host_event() -> None:
 
 
 def test_work_of_mtia_accelerators_counts_as_gpu_work() -> None:
-    """A kernel of 30 us, a copy of 10 us within it and a wait of 500 us: the device is busy for 30 us."""
+    """GIVEN a kernel of 30 us, a copy of 10 us at the same time and a wait of 500 us THEN the device is busy for 30 us."""
     launch = span("runFunction - job_prep", 10, 5, "mtia_runtime", correlation=3)
     rows = [("fc-dtype_Float", 20, 30, 3), ("dma_request", 25, 10, 0), ("event_wait", 20, 500, 0)]
     work = [kernel(start, dur, at, name=name) | {"cat": "mtia_ccp_events"} for name, start, dur, at in rows]
@@ -131,7 +133,8 @@ def test_launches_without_kernels_are_counted() -> None:
 
 
 def test_without_correlation_ids_kernel_and_call_have_the_same_external_id() -> None:
-    """On AMD GPUs, early PyTorch 2 numbered runtime calls and ops separately. A kernel has the number of its runtime call."""
+    """On AMD GPUs, early releases of PyTorch 2 numbered runtime calls and ops separately. A kernel has the number of its
+    runtime call."""
     ops = [span(name, 100 * at, 50, External_id=at) for at, name in ((1, "aten::mm"), (2, "aten::relu"))]
     calls = [span("hipExtModuleLaunchKernel", 100 * at + 20, 5, "cuda_runtime", External_id=2 * at) for at in (1, 2)]
     others = [span("hipGetDevicePropertiesR0600", 100 * at + 5, 2, "cuda_runtime", External_id=2 * at - 1) for at in (1, 2)]
@@ -143,7 +146,8 @@ def test_without_correlation_ids_kernel_and_call_have_the_same_external_id() -> 
 
 @pytest.mark.parametrize(("lasts", "problem"), [(60, "unfinished-launch"), (20, "lost-kernel")])
 def test_launches_that_are_queued_when_the_recording_ends_do_not_count_as_lost_kernels(lasts: float, problem: str) -> None:
-    """The last launches have no kernels. The GPU ran earlier work until 110 us or until 75 us; the last launch was at 80 us."""
+    """GIVEN launches at 70 and 80 us without kernels WHEN the GPU ran earlier work until 110 us THEN these launches were still
+    queued. WHEN the earlier work ended at 75 us THEN their kernels were lost."""
     marks = [span(f"ProfilerStep#{number}", 30 * number, 30, "user_annotation") for number in range(3)]
     ops = [span("aten::mm", 30 * number + 5, 24) for number in range(3)]
     calls = [call(1, 10), call(2, 40), call(3, 66), call(4, 70), call(5, 80)]
@@ -156,7 +160,8 @@ def test_launches_that_are_queued_when_the_recording_ends_do_not_count_as_lost_k
 
 
 def test_a_recording_without_steps_begins_at_the_first_launch_of_any_thread() -> None:
-    """One thread launches work between 1000 and 1021 us, another thread from 0 to 5 us. The work ends at 1040 us."""
+    """GIVEN one thread that launches work from 1000 us on WHEN another thread launches work at 0 us THEN the recording begins
+    at 0 us."""
     trace = imported(call(1, 0, 5, tid=2), call(2, 1000), call(3, 1020), kernel(10, 500, 1), kernel(1030, 10, 3))
     assert (trace.steps.start_ns.tolist(), trace.steps.duration_ns.tolist()) == ([0], [1_021_000])
     of = pace(trace)
@@ -168,7 +173,7 @@ def test_launches_during_a_graph_capture_need_no_kernels() -> None:
         call(1, 10),
         call(2, 20, name="cudaStreamBeginCapture_v10000"),
         call(3, 30),
-        call(4, 35, tid=2),  # the autograd thread launches into the capture too
+        call(4, 35, tid=2),  # the launch of the autograd thread is captured, too
         call(5, 40, name="cudaStreamEndCapture"),
         call(6, 50, name="cudaGraphLaunch"),
         kernel(100, 5, 1),
@@ -180,7 +185,7 @@ def test_launches_during_a_graph_capture_need_no_kernels() -> None:
 
 @pytest.mark.parametrize(("captured", "problems"), [(1, {}), (2, {"mostly-captured": 2})])
 def test_idle_time_is_unknown_in_a_recording_of_a_graph_capture(captured: int, problems: dict[str, int]) -> None:
-    """GIVEN one kernel that ran WHEN two launches were captured THEN what limits the pace is unknown."""
+    """GIVEN a recording with one kernel WHEN two launches were captured into a graph THEN the bottleneck is unknown."""
     begin, end = call(8, 20, name="cudaStreamBeginCapture"), call(9, 90, name="cudaStreamEndCapture")
     launches = [call(2 + place, 30 + 10 * place) for place in range(captured)]
     trace = imported(call(1, 10), begin, *launches, end, kernel(15, 5, 1))
@@ -207,7 +212,8 @@ def test_a_launch_recorded_as_two_calls_needs_only_one_kernel(ids: tuple[int, in
 
 
 def test_a_begin_event_and_its_end_event_become_one_event() -> None:
-    """The inner end closes the inner begin, threads are kept apart, and the arguments of the end event are used too."""
+    """The inner end event closes the inner begin event, and each thread has its own events. The arguments of the end event are
+    used, too."""
     begin = {"ph": "B", "cat": "cpu_op", "name": "aten::outer", "pid": 1, "tid": 1, "ts": 10, "args": {"External id": 3}}
     inner = begin | {"name": "aten::inner", "ts": 20, "args": {}}
     other = begin | {"name": "aten::other", "tid": 2, "ts": 22, "args": {}}
@@ -240,7 +246,7 @@ def test_a_missing_category_is_guessed_from_the_event(name: Any, args: Event, ca
 
 
 def test_ops_of_the_old_profiler_without_kineto_are_recognized() -> None:
-    """torch.autograd.profiler without Kineto wrote a bare array, the same pid for all ops, and no categories."""
+    """torch.autograd.profiler without Kineto wrote a bare array. All ops had the same pid and no category."""
     event = {"name": "mul", "ph": "X", "ts": 1.5, "dur": 2.25, "tid": 1, "pid": "CPU functions", "args": {}}
     trace = read_kineto_bytes(orjson.dumps([event, event | {"ts": 4.5}]))
     assert trace.host.kind.tolist() == [HostKind.OP, HostKind.OP] and not trace.problems
@@ -279,7 +285,7 @@ def test_the_json_of_another_program_is_rejected_in_one_line(data: bytes) -> Non
 
 
 def test_a_file_of_another_program_is_rejected_with_its_categories() -> None:
-    """Only texts are categories."""
+    """The error names only categories that are text."""
     made = [span("x", 10 * at, 5) | {"cat": category} for at, category in enumerate(["mine", 5, "", "also mine"])]
     with pytest.raises(TraceImportError, match=r"\(categories: also mine, mine\)"):
         read_kineto_bytes(orjson.dumps(made))
@@ -296,7 +302,8 @@ def test_all_recordings_in_one_file_are_imported() -> None:
 
 @pytest.mark.parametrize(("early_us", "kind"), [(1001, "clocks-apart"), (1000, "kernel-before-launch")])
 def test_clocks_disagree_if_gpu_work_begins_long_before_its_launch(early_us: int, kind: str) -> None:
-    """GIVEN the only kernel begins before its launch WHEN it begins more than 1 ms before THEN idle time is unknown."""
+    """GIVEN a recording with one kernel WHEN the kernel begins more than 1 ms before its launch THEN the clocks disagree, and
+    idle time is unknown."""
     trace = imported(call(1, 5000), kernel(5000 - early_us, 50, 1), span("aten::a", 0, 6000))
     assert trace.problems == {kind: 1}
     summary = summarize(trace)
@@ -306,7 +313,7 @@ def test_clocks_disagree_if_gpu_work_begins_long_before_its_launch(early_us: int
 
 
 def test_a_repeated_recording_in_a_file_is_read_once() -> None:
-    """5 us of work on one rank, not 10 us on two."""
+    """GIVEN a file that contains a recording with 5 us of work twice THEN the trace has 5 us of work on one rank."""
     once = text(span("aten::a", 10**9, 5), call(1, 10**9 + 1), kernel(10**9 + 10, 5, 1))
     for between in (b"", b"\n"):
         trace = read_kineto_bytes(once + between + once)
@@ -361,7 +368,7 @@ _LOG = '"WARNING": ["CUDA event "record" of 3, x", "b"],\n"INFO": ["say "hi" , "
 
 @pytest.mark.parametrize("place", ["before", "within", "after"])
 def test_header_fields_next_to_invalid_log_lines_are_read(place: str) -> None:
-    """Until July 2026 Kineto wrote its log into the header without escaping quotes."""
+    """Until July 2026, Kineto wrote its log into the header of a file without escaping quotes."""
     event = orjson.dumps(span("aten::a", 10**9, 5)).decode()
     properties = f'"schemaVersion": 1, "deviceProperties": [{orjson.dumps(H100).decode()}], "cuda_runtime_version": 13000,'
     rank, events = '"distributedInfo": {"rank": 3, "world_size": 8}', f'"traceEvents": [{event}]'
@@ -376,7 +383,7 @@ def test_header_fields_next_to_invalid_log_lines_are_read(place: str) -> None:
 
 
 def test_correlation_ids_above_63_bits_are_matched() -> None:
-    """Kineto writes correlations as unsigned 64-bit numbers since July 2026."""
+    """Since July 2026, Kineto writes correlation ids as unsigned 64-bit numbers."""
     trace = imported(call(2**64 - 3, 10), kernel(20, 5, 2**64 - 3))
     assert trace.problems == {} and trace.device.launch.tolist() == [0]
 
@@ -403,8 +410,8 @@ def test_intel_gpu_waits_and_collective_rows_do_not_count_as_work() -> None:
 
 
 def test_kernels_of_intel_gpus_are_matched_to_launches_and_lost_kernels_are_counted() -> None:
-    """GIVEN two ops of 10 ms on the GPU, as Kineto's XPU plugin writes them, and a copy to the host that waits for them WHEN
-    the rows are read THEN each kernel has its op, the copy is a wait of 19.9 ms, and a launch without a kernel is counted."""
+    """GIVEN two ops of 10 ms on an Intel GPU, as Kineto's XPU plugin writes them WHEN a copy to the host waits for the ops THEN
+    each kernel has its op, and the copy is a wait of 19.9 ms. A launch without a kernel is counted."""
 
     def launched(number: int, start: float, dur: float, name: str) -> Event:
         return span(name, start, dur, "xpu_runtime", correlation=number, External_id=number)
@@ -430,13 +437,14 @@ def test_kernels_of_intel_gpus_are_matched_to_launches_and_lost_kernels_are_coun
 
 @pytest.mark.parametrize(("told", "numbers"), [({}, QUEUES), ({"hsa_queue": 2}, STREAMS)])
 def test_amd_stream_numbers_are_marked_as_streams_or_hardware_queues(told: dict[str, Any], numbers: str) -> None:
-    """ROCm's profiler numbered hardware queues until June 2026. Numbers of the two kinds cannot be compared."""
+    """Until June 2026, the profiler of ROCm numbered hardware queues instead of streams. The two kinds of numbers cannot be
+    compared."""
     assert imported(call(1, 0), kernel(10, 5, 1, **told), gpu=MI300).run_of(0).stream_numbers == numbers
     assert imported(call(1, 0), kernel(10, 5, 1, **told), gpu=A100).run_of(0).stream_numbers == ""
 
 
 def test_an_imported_stream_synchronization_is_assigned_to_its_stream() -> None:
-    """Since April 2026, the thread id is the stream number plus 1,000,000."""
+    """Since April 2026, the thread id of a stream synchronization is the stream number plus 1,000,000."""
     sync = span("Stream Sync", 10, 5, "cuda_sync", 1_000_007, device=0, stream=7) | {"pid": 0}
     assert imported(call(1, 0), kernel(10, 5, 1), sync).device.stream.tolist() == [7, 7]
     del sync["args"]["stream"]
@@ -444,8 +452,8 @@ def test_an_imported_stream_synchronization_is_assigned_to_its_stream() -> None:
 
 
 def test_an_imported_synchronization_is_assigned_to_the_device_of_its_context() -> None:
-    """GIVEN kernels of device 1 and a wait in their CUDA context WHEN the wait's row has device 0 THEN the trace has only
-    device 1. A wait in an unknown context keeps its device."""
+    """GIVEN kernels of device 1 and a wait in their CUDA context WHEN the row of the wait names device 0 THEN the trace has
+    only device 1. A wait in an unknown context keeps its device."""
     sync = span("Event Sync", 10, 5, "cuda_sync", 1, device=0, stream=-1, context=2) | {"pid": 0}
     work = kernel(10, 5, 1, context=2) | {"pid": 1}
     work["args"]["device"] = 1
@@ -458,8 +466,8 @@ def test_an_imported_synchronization_is_assigned_to_the_device_of_its_context() 
 
 
 def test_a_repeated_step_in_a_file_is_read_once() -> None:
-    """GIVEN an op, its call and its kernel, written twice, and a second kernel of another op WHEN the file is read THEN
-    there are two ops, two calls and two kernels, and three events are counted as repeated."""
+    """GIVEN an op, its call and its kernel that are written twice WHEN the file also contains another op THEN the trace has two
+    ops, two calls and two kernels. Three events are counted as repeated."""
     once = [span("aten::mm", 10, 10, External_id=1), call(1, 12) | {"args": {"correlation": 1, "External id": 1}}]
     once.append(kernel(20, 5, 1))
     other = [span("aten::relu", 30, 10, External_id=2), call(2, 32), kernel(40, 5, 2)]
@@ -478,8 +486,8 @@ def test_two_equal_kernels_of_one_graph_launch_are_both_kept() -> None:
 def test_clocks_disagree_if_every_launch_seems_to_take_milliseconds(
     late_us: int, kernels: int, problems: dict[str, int]
 ) -> None:
-    """Each kernel lasts 5 us and is launched 10 ms after the kernel before, so the GPU is idle. The first kernel of a
-    GPU does not count, because earlier work may be missing."""
+    """GIVEN kernels of 5 us that are launched every 10 ms, so the GPU is idle between them WHEN each kernel begins 2 ms after
+    its launch THEN the clocks disagree. The first kernel of a GPU does not count, because earlier work may be missing."""
     events = [of for at in range(kernels) for of in (call(at + 1, 10_000 * at), kernel(10_000 * at + 1 + late_us, 5, at + 1))]
     trace = imported(*events)
     assert trace.problems == problems
@@ -488,7 +496,7 @@ def test_clocks_disagree_if_every_launch_seems_to_take_milliseconds(
 
 
 def waited_for(late_us: int, *, name: str = "cudaDeviceSynchronize", tid: int = 1, others: Sequence[Event] = ()) -> Trace:
-    """Import a kernel that ends `late_us` after a call that the host made between launching the kernel and 1000 us."""
+    """Import a kernel whose end is `late_us` after the end of a call that may wait for it. The call ends at 1000 us."""
     events = [call(1, 0), kernel(5, 995 + late_us, 1), call(2, 10, 990, name, tid), call(3, 5000), kernel(5010, 5, 3)]
     return imported(*events, *others)
 
@@ -504,8 +512,8 @@ def test_clocks_disagree_if_gpu_work_ends_after_the_host_waited_for_it(
 
 
 def test_calls_that_may_wait_for_other_work_are_no_evidence_of_wrong_clocks() -> None:
-    """A call of another thread may begin before the launch, a call for a stream may wait for other work, and with two GPUs a
-    call waits for one of them."""
+    """A call of another thread may begin before the launch. A call for a stream may wait for other work. With two GPUs, a call
+    may wait for the other GPU."""
     assert not waited_for(2000, name="cudaStreamSynchronize").problems
     assert not waited_for(2000, tid=2).problems
     elsewhere = kernel(20, 5, 4) | {"pid": 1}
@@ -515,7 +523,8 @@ def test_calls_that_may_wait_for_other_work_are_no_evidence_of_wrong_clocks() ->
 
 @pytest.mark.parametrize(("marked", "steps"), [(0, ""), (2, " any of the steps")])
 def test_the_bottleneck_is_unknown_if_the_recording_ends_before_the_gpu_has_finished(marked: int, steps: str) -> None:
-    """The first kernel runs until 300 us; the launches at 150 and 250 us have no kernels."""
+    """GIVEN a first kernel that runs until 300 us WHEN the launches at 150 and 250 us have no kernels THEN the recording ended
+    before the GPU had finished."""
     marks = [span(f"ProfilerStep#{n}", 100 * n, 100, "user_annotation") for n in range(1, marked + 1)]
     limit = summarize(imported(*marks, call(1, 110), kernel(120, 180, 1), call(2, 150), call(3, 250))).bottleneck
     assert limit is not None and limit.reason == f"the recording ends before the GPU has finished{steps}"
@@ -524,7 +533,7 @@ def test_the_bottleneck_is_unknown_if_the_recording_ends_before_the_gpu_has_fini
 def test_one_fast_launch_shows_that_the_clocks_agree() -> None:
     events = [of for at in range(4) for of in (call(at + 1, 10_000 * at), kernel(10_000 * at + 2001, 5, at + 1))]
     assert not imported(*events, call(9, 50_000), kernel(50_003, 5, 9)).problems
-    # The last kernel runs from 32,001 to 32,006 us. Another one is launched meanwhile, and starts 7 us later.
+    # The last kernel runs from 32,001 to 32,006 us. Another kernel is launched at 32,003 us and starts 7 us later.
     assert not imported(*events, call(9, 32_003), kernel(32_010, 5, 9)).problems
 
 
@@ -535,7 +544,8 @@ def test_one_fast_launch_shows_that_the_clocks_agree() -> None:
 def test_steps_are_found_on_the_gpu_timeline_if_there_are_no_host_events(
     marked: bool, starts_us: list[int], ends_us: list[int], source: str
 ) -> None:
-    """GIVEN two marked ranges on the GPU with a kernel of 80 us each, and no host events."""
+    """GIVEN a recording without host events WHEN two marked ranges on the GPU contain a kernel of 80 us each THEN the ranges
+    are steps."""
     marks = [span(f"ProfilerStep#{n}", 100 * n, 90, "gpu_user_annotation", 7, stream=7, device=0) for n in (1, 2)]
     trace = imported(kernel(100, 80, 0), kernel(200, 80, 0), *(marks if marked else []))
     assert (trace.steps.start_ns // 1000).tolist() == starts_us and (trace.steps.end_ns // 1000).tolist() == ends_us
@@ -546,7 +556,8 @@ def test_steps_are_found_on_the_gpu_timeline_if_there_are_no_host_events(
 
 
 def test_tasks_of_an_npu_are_device_work_with_launches_and_waits() -> None:
-    """torch_npu writes times as text, and no categories for tasks. An op launches a kernel, and the host waits for it."""
+    """GIVEN a profile of torch_npu, which writes times as text and tasks without categories THEN an op launches a kernel, and
+    the host waits for it."""
 
     def event(name: str, ts: int, dur: int, **args: object) -> dict[str, object]:
         return {"ph": "X", "name": name, "pid": 2, "tid": 3, "ts": str(ts), "dur": dur, "args": args}

@@ -1,4 +1,4 @@
-"""A recording read in chunks of any size equals one read as a whole."""
+"""Tests that reading a recording in chunks of any size gives the same trace as reading the whole file."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_nested_event_lists_and_repeated_keys_are_parsed_like_pythons_json_modul
 
 
 def faulty_events() -> list[dict[str, Any]]:
-    """Two steps in which each kind of event has one of each fault."""
+    """Return two steps in which each kind of event has one of each fault."""
     listed = [op("ProfilerStep#5", 0, 100, cat="user_annotation"), *training_step(0), *training_step(100)]
     for fault in range(6):
         for event in (op("aten::add", 10 + fault, 1), kernel(20 + fault, fault)):
@@ -151,7 +151,7 @@ odd = (
 
 @st.composite
 def columns_with_odd_values(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Calls and kernels; in one field or argument, some have odd values."""
+    """Return calls and kernels. In one field or argument, some of them have odd values."""
     made = [op("aten::add", 1, 90)]
     for number in range(draw(st.integers(1, 8))):
         place = {"device": 0, "stream": 7, "correlation": number, "bytes": 5}

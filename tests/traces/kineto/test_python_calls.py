@@ -1,4 +1,4 @@
-"""Calls of Python functions in a profile: whose they are, and what folding keeps."""
+"""Tests which calls of Python functions an import keeps, and which functions belong to `trace` itself."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def kept(*rows: tuple[int, str]) -> list[str]:
 
 
 def test_threads_started_by_trace_are_removed_from_profiles() -> None:
-    """GIVEN a thread of the tool, a thread of the script and a thread of torch WHEN filtered THEN the first is removed with all
-    its calls."""
+    """GIVEN a thread of `trace`, a thread of the script and a thread of PyTorch WHEN the profile is filtered THEN only the
+    thread of `trace` is removed, with all its calls."""
     begun = [(0, "threading.py(1002): _bootstrap"), (1, "threading.py(1045): _bootstrap_inner"), (2, "threading.py(982): run")]
     of_script = [*begun, (3, "train.py(3): work"), (4, HOOK), (5, "train.py(9): forward"), (6, "aten::add")]
     of_torch = [*begun, (3, "torch/utils/data/_utils/pin_memory.py(9): loop"), (4, HOOK), (5, "aten::pin_memory")]
@@ -85,17 +85,18 @@ def test_functions_of_trace_are_removed_from_profiles_with_their_calls() -> None
 
 
 def test_a_user_file_with_the_name_of_a_trace_file_is_kept() -> None:
-    """GIVEN a file traces/script/script_hooks.py of the user, whose functions begin on other lines THEN its functions stay."""
+    """GIVEN a user's file with the path of a file of `trace`, traces/script/script_hooks.py WHEN its functions begin on other
+    lines THEN its functions are kept."""
     mine = "traces/script/script_hooks.py(1): module_calls"
     assert kept((0, mine), (1, "<built-in function len>"), (0, HOOK)) == [mine, "<built-in function len>"]
 
 
-Spans = list[tuple[int, int, int]]  # each: depth, which name, duration
+Spans = list[tuple[int, int, int]]  # each span: the depth, the index of the name, and the duration
 
 
 @st.composite
 def profiles(draw: st.DrawFn) -> Trace:
-    """Spans of one thread that nest: calls of some functions, of a module, and ops that launch a kernel each."""
+    """Return nested spans of one thread: calls of functions and of a module, and ops that launch a kernel each."""
     names = ["a.py(1): f", "b.py(2): g", "<built-in function len>", "nn.Module: Net_0", "aten::relu"]
     depths: list[int] = []
     for _ in range(draw(st.integers(1, 25))):
@@ -138,12 +139,14 @@ def rows_of(trace: Trace) -> list[tuple[Any, ...]]:
 
 @given(profiles())
 def test_removing_short_functions_keeps_all_ops_and_functions_that_run_ops(profile: Trace) -> None:
-    """GIVEN any profile WHEN folded THEN all ops, modules and functions that run ops are kept, each within its innermost kept
-    parent, with its kernels. For any other function, either all calls are kept or none. The figures of functions do not
-    change."""
+    """GIVEN any profile WHEN short functions are removed THEN all ops, modules and functions that run ops are kept, with their
+    kernels. Each row belongs to its innermost kept parent.
+
+    For any other function, either all calls are kept or none. The figures of functions do not change.
+    """
     lean = without_short_calls(profile)
     before, after = rows_of(profile), rows_of(lean)
-    places = [before.index(row) for row in after]  # rows are told apart by their starts and names
+    places = [before.index(row) for row in after]  # the start and the name identify a row
     assert places == sorted(places)
     calls: dict[str, list[int]] = {}
     for name, _, took_ns in before:
@@ -180,7 +183,8 @@ def around(trace: Trace, row: int) -> list[int]:
 
 @pytest.mark.parametrize("name", recordings(WITH_CALLS))
 def test_stacks_at_most_double_the_size_of_a_trace_file(shared_traces: Path, tmp_path: Path, name: str) -> None:
-    """GIVEN a real profile with stacks WHEN folded and saved THEN it takes at most twice what it takes without stacks."""
+    """GIVEN a real profile with stacks WHEN short functions are removed THEN the trace file is at most twice as large as
+    without stacks."""
     content = orjson.loads(gzip.decompress((shared_traces / f"{name}.json.gz").read_bytes()))
     save(without_short_calls(read_kineto_bytes(orjson.dumps(content))), tmp_path / "with.msgpack")
     content["traceEvents"] = [event for event in content["traceEvents"] if event.get("cat") != "python_function"]

@@ -12,7 +12,7 @@ from traces.analyses.stragglers import stragglers
 from traces.kineto import read_kineto
 from traces.model.trace import Trace, TraceImportError
 
-# when the all-reduces of a rank end, in microseconds
+# the times at which the all-reduces of a rank end, in microseconds
 ENDS_US = (1_000, 2_500, 4_100)
 SECOND_US = 1_000_000
 
@@ -45,7 +45,8 @@ def later(ends_us: tuple[int, ...], us: int) -> tuple[int, ...]:
 
 
 def test_ranks_on_machines_with_different_clocks_get_one_clock(tmp_path: Path) -> None:
-    """GIVEN a second rank whose clock is 3 ms ahead, and which waits 300 us longer in each of three all-reduces."""
+    """GIVEN a second rank whose clock is 3 ms ahead WHEN it waits 300 us longer in each of three all-reduces THEN the
+    collectives of both ranks end together, and rank 0 is late by 900 us."""
     trace = imported(tmp_path, all_reduces(ENDS_US, 100), all_reduces(later(ENDS_US, 3_000), 400))
     ends_ns = trace.collectives.end_ns.reshape(2, 3)
     assert (ends_ns[0] == ends_ns[1]).all() and ends_ns[0, 0] == (T0 + 1_000) * 1_000
@@ -57,7 +58,8 @@ def test_ranks_on_machines_with_different_clocks_get_one_clock(tmp_path: Path) -
 def test_a_difference_of_a_step_is_a_difference_of_clocks_only_in_the_same_steps(
     tmp_path: Path, second: int, moved: bool
 ) -> None:
-    """GIVEN a second rank whose three all-reduces end 12 ms later, in a step of 10 ms with the same or with the next number."""
+    """GIVEN two ranks with steps of 10 ms WHEN the all-reduces of the second rank end 12 ms later THEN the clocks differ only
+    if both ranks recorded the same step numbers."""
     ranks = [all_reduces(ends_us, 100) for ends_us in (ENDS_US, later(ENDS_US, 12_000))]
     for event in (*ranks[0], *ranks[1]):
         event["args"].pop("Seq", None)
@@ -73,20 +75,22 @@ def test_collectives_that_end_together_keep_their_times(tmp_path: Path) -> None:
 
 
 def test_ranks_whose_collectives_end_at_unrelated_times_are_from_different_runs(tmp_path: Path) -> None:
-    """GIVEN two runs that started at the same time, with steps of other lengths."""
+    """GIVEN two runs that started at the same time WHEN their steps have different lengths THEN the import is rejected."""
     with pytest.raises(TraceImportError, match=r"rank0\.json and rank1.json are from different runs: the collectives"):
         imported(tmp_path, all_reduces(ENDS_US, 100), all_reduces((1_000, 6_500, 18_000), 100))
 
 
 @pytest.mark.parametrize("seconds", [100, 3600])
 def test_ranks_that_were_recorded_at_different_times_are_from_different_runs(tmp_path: Path, seconds: int) -> None:
-    """GIVEN two runs of the same regular program, one after the other."""
+    """GIVEN two runs of the same regular program WHEN the second run was recorded at least 100 s after the first THEN the
+    import is rejected."""
     says = rf"rank0.json and rank1.json are from different runs: {seconds - 1:,} s passed between"
     with pytest.raises(TraceImportError, match=says):
         imported(tmp_path, all_reduces(ENDS_US, 100), all_reduces(later(ENDS_US, seconds * SECOND_US), 100))
 
 
 def test_ranks_that_were_recorded_one_after_the_other_are_noted(tmp_path: Path) -> None:
-    """GIVEN two ranks without collectives, recorded 5 s apart THEN nothing shows whether their run is the same."""
+    """GIVEN two ranks without collectives WHEN they were recorded 5 s apart THEN the import notes that they may be from
+    different runs."""
     trace = imported(tmp_path, [op("aten::add", 0, 5)], [op("aten::add", 5 * SECOND_US, 5)])
     assert trace.problems == {"ranks-apart": 1}

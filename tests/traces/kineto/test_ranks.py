@@ -1,4 +1,4 @@
-"""Tests the notes of an import: the kinds of missing data, and the ranks."""
+"""Tests the notes of an import about missing kinds of data and about ranks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_missing_stream_number_is_read_from_the_thread_id(tid: str, stream: in
 
 
 def exported(folder: Path, **provenance: object) -> list[Path]:
-    """The files of two ranks, with a problem that happened twice."""
+    """Return the exported files of two ranks, with a problem that happened twice."""
     trace = merge_ranks([training(), training()], [0, 1])
     trace.provenance, trace.problems = provenance, {"lost-launch": 2}
     return export_chrome(trace, folder / "x.json")
@@ -86,7 +86,7 @@ def test_importing_one_file_of_an_export_keeps_only_the_notes_of_its_rank(
 
 
 def test_files_of_different_exports_are_imported_as_separate_recordings(tmp_path: Path) -> None:
-    """GIVEN the first rank of one export and the second rank of another THEN the notes list the files of both ranks."""
+    """GIVEN the first rank of one export and the second rank of another export THEN the notes list the files of both ranks."""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     kept, _ = exported(tmp_path / "a", script="train.py", first=True)

@@ -1,4 +1,4 @@
-"""Numbers and names of a profile at their bounds, worked out by hand."""
+"""Tests how numbers and names of a profile are read at the limits of their ranges, with values worked out by hand."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def test_gpus_support_dependent_launches_from_compute_capability_9_on(majors: li
 def test_a_begin_event_and_an_end_event_are_joined_with_a_duration_in_microseconds(
     stamps_per_us: int, duration_us: float
 ) -> None:
-    """GIVEN an inner and an outer event of a thread, and an end of another thread THEN the other end has no partner."""
+    """GIVEN an inner and an outer event of one thread WHEN another thread has only an end event THEN this end event has no
+    partner."""
     thread = {"pid": 1, "tid": 2, "cat": "cpu_op"}
     events = [
         {"ph": "B", "ts": 1000, "name": "outer", **thread},
@@ -67,7 +68,8 @@ def test_a_begin_event_and_an_end_event_are_joined_with_a_duration_in_microsecon
 
 @pytest.mark.parametrize("named", [True, False])
 def test_two_events_that_begin_together_are_nested_correctly_in_any_order(named: bool) -> None:
-    """The call ends after 2 us and its op after 7 us. Only the names, or the launch id of the call, show which ends first."""
+    """GIVEN a call of 2 us and its op of 7 us that begin together THEN the names, or the launch id of the call, show which
+    event ends first."""
     call, op = {"name": "cudaLaunchKernel", "args": {"correlation": 4}}, {"name": "aten::mm", "args": {}}
     events = [
         {"ph": "B", "ts": 10, **call},
@@ -84,7 +86,7 @@ def test_two_events_that_begin_together_are_nested_correctly_in_any_order(named:
 
 
 def test_only_invalid_bytes_are_counted_as_invalid() -> None:
-    """GIVEN a text with one replacement character and two invalid bytes THEN two are counted."""
+    """GIVEN a text with one replacement character and two invalid bytes THEN two invalid bytes are counted."""
     problems: Counter[str] = Counter()
     assert _decoded("a\ufffdb".encode() + b"\xffc\xff", problems) == "a\ufffdb\ufffdc\ufffd"
     assert problems == {"invalid-utf8": 2}

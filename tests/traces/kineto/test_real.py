@@ -1,4 +1,7 @@
-"""The importer on every real recording: counts and busy time as independently counted, links as the recording says."""
+"""Tests the import of every real recording.
+
+Counts and busy times agree with the index of recordings, and links between rows agree with the ids in the recording.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def events_of(name: str) -> list[dict[str, Any]]:
 
 
 def busy_ns(trace: Trace) -> int:
-    """The union of the work on each device, summed."""
+    """Return the busy time of all devices together. Work that overlaps on one device counts once."""
     total = 0
     for row in range(len(trace.devices)):
         chosen = (trace.device.device == row) & np.isin(trace.device.kind, WORK)
@@ -71,7 +74,7 @@ def busy_ns(trace: Trace) -> int:
 
 @pytest.fixture(autouse=True)
 def _needs_recordings(shared_traces: Path) -> None:
-    """All tests here read the real recordings."""
+    """Requires the real recordings for all tests of this file."""
 
 
 def test_every_recording_is_in_the_index(shared_traces: Path) -> None:
@@ -93,7 +96,7 @@ def test_imported_counts_and_busy_time_agree_with_the_index_of_recordings(row: R
         assert len(trace.steps) > row.steps > 0
     else:
         assert row.steps == 0
-    # The index was made through float64, which holds absolute nanoseconds to a quarter of a microsecond only.
+    # The index was computed in float64, which rounds nanoseconds since 1970 to a quarter of a microsecond.
     tolerance_ns = 1000 * (row.kernels + row.copies) if trace.provenance["era"] == "E5" else 500
     assert busy_ns(trace) == pytest.approx(row.busy_ms * 1e6, abs=tolerance_ns)
 
@@ -129,7 +132,8 @@ def test_the_tables_of_each_real_recording_are_consistent(row: Row) -> None:
     ["v100_resnet50_workers0", "gpu2020_resnet50_workers4_array", "mi300x_resnet18_no_pool", "b200_eager_inference"],
 )
 def test_each_imported_kernel_belongs_to_the_op_with_the_same_external_id(name: str) -> None:
-    """Nesting does not use the ids. If a recording has reliable ids, they are an independent check."""
+    """The importer finds the op of a kernel by nesting, not by ids. If a recording has reliable ids, the ids are an independent
+    check."""
     trace = imported(name)
     events = events_of(name)
     ids = ("External id", "external id")
@@ -159,7 +163,7 @@ def test_each_imported_kernel_belongs_to_the_op_with_the_same_external_id(name: 
     assert not result - found
 
 
-MAIN_CASE = {  # milliseconds for each step: whole, data-loading wait, optimizer on the host; from the index
+MAIN_CASE = {  # for each step, the ms of the whole step, of its data loading and of its optimizer on the host
     "v100_resnet50_workers0": (
         [176.1, 174.0, 176.9, 181.3, 176.5, 164.3],
         [68.7, 68.8, 73.4, 71.4, 70.8, 62.6],
@@ -178,7 +182,7 @@ def test_the_main_recording_has_the_phases_of_a_plain_loop(name: str) -> None:
     trace = imported(name)
     whole, loader, optimizer = MAIN_CASE[name]
     names = [trace.strings[i] for i in trace.phases.name]
-    # GIVEN the figures of the index, which are of the ranges alone, while phases also have the gaps between
+    # The figures of the index contain only the ranges. Phases also contain the gaps between ranges.
     assert (trace.steps.duration_ns / 1e6).tolist() == pytest.approx(whole, abs=0.051)
     assert names == ["loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer"] * 6
     milliseconds = (trace.phases.duration_ns / 1e6).reshape(6, 7)
@@ -198,7 +202,7 @@ def test_without_step_marks_steps_end_at_the_optimizer() -> None:
     trace = imported("rtx2080ti_linear")
     assert trace.provenance["steps_from"] == "optimizer"
     ends = trace.steps.end_ns
-    assert len(trace.steps) == 40  # one per Optimizer.step range: as many as there are losses
+    assert len(trace.steps) == 40  # there is one step per Optimizer.step range, and one per loss
     assert trace.host.name.tolist().count(trace.strings.find("aten::cross_entropy_loss")) == 40
     assert (trace.steps.start_ns[1:] == ends[:-1]).all()
 
@@ -217,12 +221,12 @@ def test_timestamps_since_1970_keep_every_digit() -> None:
     first = text.index(b'"ts": ') + len(b'"ts": ')
     digits = text[first : text.index(b",", first)]
     assert int(digits.replace(b".", b"")) in trace.host.start_ns.tolist()
-    assert len(np.unique(trace.host.start_ns % 250)) > 200  # float64 would leave multiples of a quarter microsecond
+    assert len(np.unique(trace.host.start_ns % 250)) > 200  # float64 would round times to a quarter of a microsecond
 
 
 def test_memory_events_of_an_amd_gpu_are_on_the_device_of_its_kernels() -> None:
     trace = imported("mi300x_qwen05b_inference")
-    # torch calls it cuda:0; 2 is the profiler's, which counts processors too
+    # PyTorch calls this GPU cuda:0. The profiler calls it 2, because it also counts processors.
     assert [(device.rank, device.index) for device in trace.devices] == [(0, 0)]
     assert set(trace.memory.device.tolist()) == {0, NONE}
     assert trace.devices[0].total_memory_bytes > 190 * 10**9
@@ -250,14 +254,14 @@ def test_a_folder_of_ranks_becomes_one_trace(shared_traces: Path) -> None:
     assert int((rank_of_thread[trace.host.thread] == 0).sum()) == len(alone.host)
     assert (np.diff(trace.steps.start_ns) >= 0).all()
     assert trace.provenance["ranks"]["3"]["file"] == "rank3.json.gz"
-    # Ranks of one host share a clock: the last all-reduce ends everywhere within 100 us.
+    # The ranks of one host have one clock, so the last all-reduce ends on all ranks within 100 us.
     reduces = np.array([index for index, text in enumerate(trace.strings.texts) if "AllReduce" in text])
     is_reduce = np.isin(trace.device.name, reduces)
     ends = [trace.device.end_ns[is_reduce & (trace.device.device == row)].max() for row in range(8)]
     assert max(ends) - min(ends) < 100_000
 
 
-BROKEN = {  # file: (what is counted, host spans, device spans)
+BROKEN = {  # for each file: the counted problems, the number of host spans, and the number of device spans
     "array_only.json": ({}, 94, 18),
     "array_unclosed.json": ({"truncated-json": 1}, 94, 18),
     "bandwidth_NA.json": ({"non-finite-number": 1}, 94, 18),
@@ -272,7 +276,7 @@ BROKEN = {  # file: (what is counted, host spans, device spans)
     "negative_dur.json": ({"negative-duration": 14}, 94, 18),
     "newline_in_name.json": ({"control-character": 1}, 94, 18),
     "no_args.json": ({"launches-in-order": 16}, 94, 18),
-    # a begin and its end are one span; neither has a category
+    # A begin event and its end event are one span. Neither event has a category.
     "other_phases.json": ({"event-without-category": 1, "other-phase-event": 2, "unreadable-event": 1}, 95, 18),
     "string_timestamps.json": ({}, 94, 18),
     "trailing_comma.json": ({"trailing-comma": 1}, 94, 18),

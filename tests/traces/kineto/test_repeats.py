@@ -1,6 +1,6 @@
-"""Steps without marks: repeated launches, marks on the GPU; what comes before a step's first phase; kinds by kernels.
+"""Tests how steps are found without step marks, for example by repeated launches or by marks on the GPU.
 
-Times are microseconds.
+Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ US = 1000
 
 
 class Profile:
-    """A profile that is written call by call; each call of `launch` takes 10 us on the host."""
+    """Builds a profile call by call. Each call of `launch` takes 10 us on the host."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -79,7 +79,8 @@ TRAINING = [("aten::mm", ["gemm"]), ("compiled", ["triton_poi_fused_mul"]), ("co
 
 
 def test_repeated_launch_sequences_are_steps() -> None:
-    """Three launches and 26 us of Python per iteration: 62 us on the host. Each iteration takes 300 us on the GPU."""
+    """GIVEN iterations of three launches and 26 us of Python THEN each iteration is a step of 62 us on the host and 300 us on
+    the GPU."""
     trace = iterations(4, TRAINING).read()
     assert trace.provenance["steps_from"] == "repeats" and len(trace.steps) == 4
     assert np.diff(trace.steps.start_ns).tolist() == [62 * US] * 3
@@ -107,12 +108,13 @@ def test_a_recording_is_one_step_if_its_repeated_ops_are_not_iterations(ops: lis
     trace = profile.read()
     assert trace.provenance["steps_from"] in ("whole", "inference") and len(trace.steps) == 1
     of = pace(trace)
-    assert of is not None and of.pace_ns == (profile.done_us - 1_000) * US  # from the first op to the last kernel's end
+    assert of is not None and of.pace_ns == (profile.done_us - 1_000) * US  # until the end of the last kernel
 
 
 @pytest.mark.parametrize(("copies", "steps"), [(True, 4), (False, 1)], ids=["tokens are copied", "layers"])
 def test_ops_that_repeat_with_other_kernels_are_steps_if_they_copy_to_the_host(copies: bool, steps: int) -> None:
-    """GIVEN four iterations of a server in which one graph or op runs other kernels THEN each is a step of 36 us."""
+    """GIVEN four iterations of a server with different kernels WHEN each iteration copies a result to the host THEN each
+    iteration is a step of 36 us."""
     profile = Profile()
     for number in range(4):
         profile.launch("aten::mm", [f"gemm_{number}"])
@@ -134,7 +136,8 @@ def test_ops_that_repeat_with_other_kernels_are_steps_if_they_copy_to_the_host(c
     ],
 )
 def test_the_first_iteration_may_differ_from_the_others(extra: int, tokens: int, first_us: int | None) -> None:
-    """GIVEN ops that process a prompt WHEN three tokens follow, each with three ops of 12 us and other kernels."""
+    """GIVEN a first iteration whose ops process a prompt WHEN three iterations follow, one for each token THEN each iteration
+    is a step. No steps are found if the first iteration is twice as long, or if only two tokens follow."""
     profile = Profile()
     for number in range(extra):
         profile.launch(f"aten::prompt{number}", ["prompt"])
@@ -151,8 +154,8 @@ def test_the_first_iteration_may_differ_from_the_others(extra: int, tokens: int,
 
 @pytest.mark.parametrize(("waits", "expected_us"), [(False, [36, 36, 36, 34]), (True, [400, 310, 310, 310])])
 def test_the_last_step_ends_before_the_profilers_final_wait_for_the_gpu(waits: bool, expected_us: list[int]) -> None:
-    """GIVEN four iterations of 300 us on the GPU WHEN each iteration `waits` for the GPU THEN the last one also includes its
-    own wait, but not the profiler's."""
+    """GIVEN four iterations of 300 us on the GPU WHEN each iteration waits for the GPU THEN the last step includes its own
+    wait. The final wait of the profiler is not included."""
     profile = Profile()
     for _ in range(4):
         for op, kernels in TRAINING:
@@ -175,7 +178,8 @@ def test_the_last_step_ends_before_the_profilers_final_wait_for_the_gpu(waits: b
 def test_each_repeated_sequence_that_begins_with_new_data_is_a_step(
     kernels: list[str], first: list[int], then: list[int], count: int
 ) -> None:
-    """GIVEN an inference loop without marks and copies WHEN it is imported THEN each iteration is a step of 24 us"""
+    """GIVEN an inference loop without marks and copies WHEN each iteration reads a new batch THEN each iteration is a step of
+    24 us."""
     profile = Profile()
     for _ in range(5):
         profile.launch("aten::linear", kernels, 10, reads=first)
@@ -195,7 +199,8 @@ def test_each_repeated_sequence_that_begins_with_new_data_is_a_step(
     ],
 )
 def test_each_repeated_sequence_with_two_ops_on_tokens_is_a_step(first: str, last: str, count: int) -> None:
-    """GIVEN a loop without marks, copies and shapes THEN each iteration is a step of 36 us"""
+    """GIVEN a loop without marks, copies and shapes WHEN it generates tokens THEN each iteration is a step of 36 us. Layers of
+    a model are not steps."""
     profile = Profile()
     for _ in range(5):
         profile.launch(first, ["first"])
@@ -214,7 +219,8 @@ def test_each_repeated_sequence_with_two_ops_on_tokens_is_a_step(first: str, las
     ],
 )
 def test_lookups_of_many_chosen_entries_are_not_steps(indices: list[int], count: int) -> None:
-    """GIVEN a first layer, and then six times a distance, a choice and a lookup of what was chosen."""
+    """GIVEN a first layer, and then six repetitions of a distance, an argmax and an embedding WHEN the embedding looks up many
+    entries THEN the repetitions are not steps."""
     profile = Profile()
     profile.launch("aten::conv1d", ["conv"], reads=[4, 1, 800])
     for _ in range(6):
@@ -225,8 +231,8 @@ def test_lookups_of_many_chosen_entries_are_not_steps(indices: list[int], count:
 
 
 def test_if_launches_are_unknown_the_recording_includes_all_gpu_work() -> None:
-    """GIVEN an op at 1000..1010 us and a kernel without launch at 5000..5300 WHEN imported THEN a step of 4300 us contains
-    it."""
+    """GIVEN an op from 1000 to 1010 us WHEN a kernel without a launch runs from 5000 to 5300 us THEN the step lasts 4300 us and
+    contains the kernel."""
     profile = Profile()
     profile.launch("aten::mm", [])
     profile.mark("kernel", "gemm", 5_000, 5_300)
@@ -241,7 +247,8 @@ def test_a_recording_in_which_no_launches_repeat_is_one_step() -> None:
 
 
 def test_each_graph_launch_is_a_step_that_starts_with_its_preparation() -> None:
-    """A warm-up, then a fill and a launch of the graph, five times."""
+    """GIVEN a warm-up and five iterations WHEN each iteration fills a tensor and then launches a CUDA graph THEN each iteration
+    is a step."""
     profile = Profile()
     profile.launch("aten::mm", ["gemm"])
     profile.launch("aten::relu", ["relu"])
@@ -252,11 +259,12 @@ def test_each_graph_launch_is_a_step_that_starts_with_its_preparation() -> None:
     trace = profile.read()
     assert trace.provenance["steps_from"] == "repeats"
     assert np.diff(trace.steps.start_ns).tolist() == [40 * US, 41 * US, 42 * US, 43 * US]
-    assert trace.steps.kind.tolist() == [StepKind.STEADY] * 5  # an optimizer's kernels: training
+    assert trace.steps.kind.tolist() == [StepKind.STEADY] * 5  # optimizer kernels show that these steps train
 
 
 def test_gpu_step_marks_define_the_steps_if_the_host_has_none() -> None:
-    """The kernels of step 8 were launched after 1000 us, those of step 9 after 1062 us."""
+    """GIVEN step marks only on the GPU timeline WHEN the kernels of step 8 were launched after 1000 us and those of step 9
+    after 1062 us THEN the steps begin at these times on the host."""
     profile = iterations(2, [("aten::mm", ["gemm"]), ("aten::add", ["add"]), ("aten::mul", ["mul"])])
     profile.mark("gpu_user_annotation", "ProfilerStep#8", 1_100, 1_400)
     profile.mark("gpu_user_annotation", "ProfilerStep#9", 1_400, 1_700)
@@ -284,7 +292,7 @@ def phases(trace: Trace) -> list[tuple[str, int]]:
 
 
 def test_host_work_before_a_copy_is_not_part_of_the_copy_phase() -> None:
-    """200 us of preparation on the CPU, 10 us of copying, and 12 us until the end of the step with one op."""
+    """GIVEN 200 us of preparation on the CPU and 10 us of copying THEN the copy phase takes only 10 us."""
     profile = Profile()
     profile.python(200)
     profile.launch(*COPY)
@@ -293,8 +301,8 @@ def test_host_work_before_a_copy_is_not_part_of_the_copy_phase() -> None:
 
 
 def test_ops_on_the_cpu_do_not_begin_a_phase() -> None:
-    """GIVEN an optimizer of 20 us, 50 us of Python with an `add_` on the CPU, and a wait of 100 us for the next batch
-    WHEN the profile is imported THEN no forward pass begins between the optimizer and the wait."""
+    """GIVEN an `add_` on the CPU between an optimizer and a wait for the next batch THEN no forward pass begins between
+    them."""
     profile = Profile()
     profile.launch("aten::mm", ["gemm"])
     profile.mark("user_annotation", "Optimizer.step#SGD.step", 1_012, 1_032)
@@ -308,7 +316,8 @@ def test_ops_on_the_cpu_do_not_begin_a_phase() -> None:
 
 
 def test_iterations_marked_by_an_inference_server_are_steps() -> None:
-    """GIVEN a prefill and two decodes that launch different kernels for 40, 28 and 28 us of host time."""
+    """GIVEN ranges around a prefill and two decodes WHEN these iterations launch different kernels THEN each range is a
+    step."""
     for names in (
         ["step[EXTEND bs=2 toks=900]", "step[DECODE bs=2]", "step[DECODE bs=2]"],
         ["execute_context_2(900)_generation_0(0)", *["execute_context_0(0)_generation_2(2)"] * 2],
@@ -326,7 +335,7 @@ def test_iterations_marked_by_an_inference_server_are_steps() -> None:
         assert np.diff(trace.steps.start_ns).tolist() == [40 * US, 28 * US]
         of = pace(trace)
         assert of is not None and of.device_ns == 200 * US
-    # WHEN more than half of the work, which is 7 kernels, is launched elsewhere THEN the ranges mark no steps
+    # WHEN more than half of all kernels are launched outside the ranges THEN the ranges mark no steps
     for place in range(8):
         assert profile.read().provenance["steps_from"] == "ranges"
         profile.launch("aten::mm", [f"other_{place}"])
@@ -343,8 +352,8 @@ def test_python_time_around_the_range_of_a_loader_is_loader_time() -> None:
 
 
 def test_steps_that_accumulate_gradients_are_training_steps() -> None:
-    """GIVEN no backward pass of autograd, a kernel for gradients in each of two steps and an optimizer in the second THEN both
-    train."""
+    """GIVEN two steps with a kernel for gradients, but without an autograd backward pass WHEN only the second step runs the
+    optimizer THEN both steps are training steps."""
     profile = Profile()
     for step in range(2):
         begun_us = profile.now_us
@@ -377,8 +386,8 @@ def test_time_before_the_first_phase_of_a_recorder_profile_belongs_to_other(tmp_
 
 @pytest.mark.parametrize(("sizes", "steps"), [([8, 4] * 4, 4), ([8, 4, 2] * 3, 3), ([8, 4, 8, 8, 4, 8, 4, 4], 8), ([8] * 4, 4)])
 def test_optimizers_of_one_class_that_take_turns_are_several_optimizers(sizes: list[int], steps: int) -> None:
-    """GIVEN optimizer steps of one class that update parameters of these sizes THEN only a fixed period shows several
-    optimizers, and only the steps of the first one end training steps"""
+    """GIVEN optimizer steps of one class WHEN the sizes of their parameters repeat with a fixed period THEN there are several
+    optimizers, and only the first one ends training steps."""
     profile = Profile()
     for size in sizes:
         profile.launch("aten::mm", ["gemm"])
@@ -391,8 +400,8 @@ def test_optimizers_of_one_class_that_take_turns_are_several_optimizers(sizes: l
 
 @pytest.mark.parametrize(("last", "steps"), [("multi_tensor_apply_kernel", 4), ("gemm", 1)])
 def test_repeated_kernels_of_a_recording_without_host_events_are_steps(last: str, steps: int) -> None:
-    """GIVEN three kernels of 300, 100 and 50 us that repeat four times in 1 ms each, and a copy stream WHEN the third is a
-    kernel of an optimizer THEN each repetition is a training step of 1 ms with 450 us of work, or 470 us with the copy"""
+    """GIVEN three kernels that repeat four times in 1 ms each, without host events WHEN the third kernel belongs to an
+    optimizer THEN each repetition is a training step of 1 ms. A step has 450 us of work, or 470 us with the copy."""
     profile = Profile()
     for step in range(4):
         for start_us, lasts_us, kernel in ((0, 300, "gemm"), (400, 100, "gemm"), (700, 50, last)):
@@ -419,7 +428,8 @@ def test_repeated_kernels_of_a_recording_without_host_events_are_steps(last: str
 def test_ranges_are_iterations_if_all_work_was_launched_in_ranges_of_one_name(
     ranges: list[str], outside: int, trains: bool, source: str
 ) -> None:
-    """GIVEN a recording without shapes, sequence numbers and optimizer ranges THEN iterations of 28 us are found."""
+    """GIVEN a recording without shapes, sequence numbers and optimizer ranges WHEN all work was launched in ranges of one name
+    THEN each range is an iteration of 28 us."""
     profile = Profile()
     for name in ranges:
         begun_us = profile.now_us
@@ -445,7 +455,7 @@ class CountedEvents(list[StepEvent]):
 
 
 def test_the_events_of_one_mark_are_found_without_reading_all_events() -> None:
-    """GIVEN 200 marks with a copy and an op each THEN all events are read a few times, but not once for each mark."""
+    """GIVEN 200 marks with a copy and an op each THEN all events are read only a few times, not once for each mark."""
     names = ("h2d", "")
     events = CountedEvents(
         StepEvent(10 * place, 10 * place + 5, names[place % 2], PLAIN, False, True) for place in range(400)

@@ -1,4 +1,5 @@
-"""Compares the tables that are imported from a few profiles (rows and sums of columns) with readable golden files."""
+"""Compares the tables that are imported from a few profiles with readable golden files, which contain rows and sums of
+columns."""
 
 from __future__ import annotations
 

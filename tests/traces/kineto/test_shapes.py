@@ -1,4 +1,4 @@
-"""The shapes and dtypes of op arguments that an import keeps, without results."""
+"""Tests which shapes and dtypes of op arguments an import keeps. Shapes of results are left out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MATRIX = [[4, 3], [3, 5], [4, 5]]
 @pytest.mark.parametrize(
     ("name", "dims", "types", "expected"),
     [
-        ("aten::mm", MATRIX, ["float"] * 3, ("4,3;3,5", "float32;float32")),  # out=, as compiled graphs call it
+        ("aten::mm", MATRIX, ["float"] * 3, ("4,3;3,5", "float32;float32")),  # compiled graphs call mm with an out argument
         ("aten::mm.out", MATRIX, ["float"] * 3, ("4,3;3,5", "float32;float32")),
         ("aten::mm", MATRIX[:2], ["float"] * 2, ("4,3;3,5", "float32;float32")),
         ("aten::addmm", [[5], *MATRIX[:2], [], []], ["float"] * 3 + ["Scalar"] * 2, ("5;4,3;3,5", "float32;float32;float32")),
@@ -42,7 +42,7 @@ MATRIX = [[4, 3], [3, 5], [4, 5]]
         ("aten::max", [[4, 3], [], [], [4], [4]], ["float", "Scalar", "Scalar", "float", "long int"], ("4,3", "float32")),
         ("aten::max", [[4, 3], [], []], ["float", "Scalar", "Scalar"], ("4,3", "float32")),
         ("aten::max", [[4, 3], [3], [4, 3]], ["float"] * 3, ("4,3;3", "float32;float32")),
-        # no out variant has so many; not ATen's; types that are not known tell nothing
+        # No out variant has so many arguments, the op is not from ATen, or the types are unknown.
         ("aten::mm", [*MATRIX, [2], [6]], ["float"] * 5, ("4,3;3,5;4,5;2;6", ";".join(["float32"] * 5))),
         ("mine::mm", MATRIX, ["float"] * 3, ("4,3;3,5;4,5", "float32;float32;float32")),
         ("aten::mm", MATRIX, [], ("4,3;3,5;4,5", "")),
@@ -74,8 +74,8 @@ def test_the_shape_of_a_tensor_list_that_the_profiler_omitted_is_unknown() -> No
 
 
 def test_ops_with_output_arguments_are_recognized_from_torchs_schemas() -> None:
-    """GIVEN every op of the installed torch WHEN it is called with tensors for all its tensor arguments THEN outputs are
-    recognized only for out variants, unless another overload has the same arguments."""
+    """GIVEN every op of the installed PyTorch WHEN it is called with tensors for all its tensor arguments THEN outputs are
+    found only for out variants, unless another overload has the same arguments."""
     wrong, right, outs = [], 0, 0
     for schema in torch._C._jit_get_all_schemas():
         if schema.name.startswith("aten::"):
@@ -90,7 +90,8 @@ def test_ops_with_output_arguments_are_recognized_from_torchs_schemas() -> None:
 
 
 def test_the_memory_layout_is_read_from_a_separate_field_if_strides_are_missing() -> None:
-    """GIVEN a file in which the strides of some ops are missing, or something else than a list."""
+    """GIVEN a file in which some ops have no strides, or strides that are not a list THEN the memory layout comes from a
+    separate field."""
     last, image, strides = "channels_last", [[8, 3, 4, 5]], [[60, 1, 15, 3]]
     args: list[dict[str, Any]] = [
         {"Input Dims": image, "Input Strides": strides},

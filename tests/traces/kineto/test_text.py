@@ -1,5 +1,7 @@
-"""Damage: for any change of a recording's bytes, the importer returns a trace or raises an error with one clear line. And the
-op tree."""
+"""Tests that the importer survives damaged files, and how it builds the op tree.
+
+For any change of a recording's bytes, the importer returns a trace or raises an error with one clear line.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ def test_truncation_at_every_byte_keeps_the_events_before_the_cut() -> None:
     assert whole.problems == {}
     for length in range(0, len(TEXT), 7):
         trace = attempt(TEXT[:length])
-        ended = TEXT[:length].count(b'"args"') - 1  # the event of the last args may be cut
+        ended = TEXT[:length].count(b'"args"') - 1  # the event with the last args may be cut
         if trace is not None:
             assert len(trace.host) + len(trace.device) >= ended
             if length < len(TEXT.rstrip(b" }\n")):
@@ -144,7 +146,7 @@ def test_gzip_files_with_several_members_or_damage_can_be_read(tmp_path: Path) -
     path.write_bytes(gzip.compress(TEXT[:500]) + gzip.compress(TEXT[500:]))
     assert read_kineto(path).problems == {}
     packed = bytearray(gzip.compress(TEXT, compresslevel=0))
-    packed[-5] ^= 1  # in the checksum: all text is there
+    packed[-5] ^= 1  # this byte is in the checksum, so the text is complete
     path.write_bytes(packed)
     trace = read_kineto(path)
     assert trace.problems.keys() <= {"damaged-gzip", "truncated-json"}
@@ -176,7 +178,7 @@ def test_ranks_are_determined_by_file_names(tmp_path: Path, names: tuple[str, ..
     ("names", "says"),
     [
         (("a.json", "b.json", "c.json"), "a.json does not contain its rank"),
-        (("resnet18.json", "resnet50.json"), "resnet18.json does not contain its rank"),  # numbers may be anything
+        (("resnet18.json", "resnet50.json"), "resnet18.json does not contain its rank"),  # a number in a name may mean anything
         (("rank0.json", "bert.json"), "bert.json does not contain its rank"),
         (("rank4.one.json", "rank4.two.json", "rank5.json"), "rank4.one.json and rank4.two.json are both from rank 4"),
     ],
@@ -187,7 +189,8 @@ def test_files_with_ambiguous_ranks_are_named_in_the_error(tmp_path: Path, names
 
 
 def test_profiler_cycles_of_a_process_are_joined_in_order(tmp_path: Path) -> None:
-    """GIVEN two ranks whose profiler wrote two cycles each, with a step and a kernel in each."""
+    """GIVEN two ranks whose profilers wrote two cycles each WHEN the folder is imported THEN each rank has the steps of both
+    cycles in order."""
     for rank in (0, 1):
         for cycle in (0, 1):
             at = 1_000_000 * cycle
@@ -202,10 +205,10 @@ def test_profiler_cycles_of_a_process_are_joined_in_order(tmp_path: Path) -> Non
     assert [(device.rank, device.index) for device in trace.devices] == [(0, 0), (1, 1)]
     assert trace.steps.rank.tolist() == [0, 1, 0, 1] and len(trace.device) == 4
     assert (trace.steps.start_ns[2:] - trace.steps.start_ns[:2]).tolist() == [10**9] * 2
-    assert np.diff(trace.device.start_ns.reshape(2, 2)).tolist() == [[10**9]] * 2  # by device
+    assert np.diff(trace.device.start_ns.reshape(2, 2)).tolist() == [[10**9]] * 2  # one row per device
     assert len(trace.provenance["ranks"]["1"]["files"]) == 2
     assert fault(trace) is None
-    # WHEN they overlap THEN they are of two processes, and it is not known which one is rank 1
+    # WHEN the cycles overlap THEN they are from two processes, and it is unknown which process is rank 1
     file = max(tmp_path.iterdir())
     file.write_bytes(file.read_bytes().replace(str(T0 + 1_000_000).encode()[:-3], str(T0).encode()[:-3]))
     with pytest.raises(TraceImportError, match="both from rank 1"):
@@ -218,7 +221,8 @@ def test_profiler_cycles_of_a_process_are_joined_in_order(tmp_path: Path) -> Non
 def test_recordings_of_two_runs_with_one_process_id_are_not_cycles(
     tmp_path: Path, later_us: int, first_id: int, same: bool
 ) -> None:
-    """GIVEN two recordings of process 7 and rank 0 with the correlation ids 1 to 2, and 5 to 6 or again 1 to 2."""
+    """GIVEN two recordings with process id 7 and rank 0 WHEN they are 5 s apart and have the same correlation ids THEN they are
+    from different runs. With other ids, or 1 s apart, they are cycles of one profiler."""
     for at, number in ((0, 1), (later_us, first_id)):
         own = [op("ProfilerStep#1", at, 50, cat="user_annotation"), call(number, at + 2), call(number + 1, at + 9)]
         told = {"distributedInfo": {"rank": 0}, "traceEvents": [*own, kernel(number, at + 5, 20)]}
@@ -252,14 +256,14 @@ def test_unrelated_files_in_a_folder_are_skipped_and_named(tmp_path: Path) -> No
     (tmp_path / "config.json").write_text('{"lr": 0.1}')
     (tmp_path / "empty.json").write_text("")
     foreign = {"ph": "X", "cat": "ebpf", "name": "x", "ts": 1, "dur": 1}
-    # A header like Kineto's does not make the events of another program readable.
+    # A file of another program cannot be imported, even if it has the header of Kineto.
     (tmp_path / "ebpf.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": [foreign]}))
     (tmp_path / "notes.txt").write_text("not looked at")
     trace = read_kineto(tmp_path)
     assert trace.ranks == [0, 1] and trace.problems == {"skipped-file": 3}
     skipped = trace.provenance["skipped_files"]
     assert list(skipped) == ["config.json", "ebpf.json", "empty.json"] and "ebpf" in skipped["ebpf.json"]
-    # alone each is refused, and so is a folder that has nothing else
+    # Each of these files is rejected if it is imported alone, and so is a folder with only such files.
     for name in skipped:
         with pytest.raises(TraceImportError, match=name):
             read_kineto(tmp_path / name)
@@ -294,7 +298,7 @@ def test_an_archive_is_read_like_a_folder_of_its_files(tmp_path: Path, kind: str
 
 
 def test_several_ranks_in_one_file_are_split() -> None:
-    # GIVEN what a tool makes that lays ranks into one file: ranks in the arguments, processes and devices moved apart
+    # GIVEN a file in which a tool merged several ranks. The events name their ranks, and the process ids were changed.
     events = []
     for rank in (0, 3):
         for event in (op("aten::add", 10 + rank, 5), call(3, 12 + rank), kernel(3, 20 + rank, device=rank)):
@@ -365,9 +369,8 @@ def test_the_parents_of_events_equal_those_of_a_full_search(drawn: list[tuple[in
 
 
 def test_a_python_frame_without_an_end_lasts_as_long_as_the_enclosing_frame() -> None:
-    """GIVEN a frame that starts at 20 us within a frame until 50 us and ends with the recording at 100 us THEN it ends at 50
-    us. The span from 60 to 70 us belongs to the outermost frame, and a frame around everything until 100 us keeps its end. A
-    frame may outlive a range that is not a frame."""
+    """GIVEN a Python frame that seems to last until the end of the recording WHEN its enclosing frame ends at 50 us THEN the
+    inner frame also ends at 50 us. The outermost frame keeps its end. A frame may outlast a range that is not a frame."""
     start, end = np.array([0, 10, 20, 60]) * 1000, np.array([100, 50, 100, 70]) * 1000
     thread = np.zeros(4, "i4")
     parent, overlaps, ends = parents(thread, start, end, np.array([True, True, True, False]), np.zeros(4, bool))
@@ -379,8 +382,9 @@ def test_a_python_frame_without_an_end_lasts_as_long_as_the_enclosing_frame() ->
 
 @pytest.mark.parametrize(("starts_us", "owner"), [(2, "aten::addmm"), (14, "aten::linear"), (19, None)])
 def test_a_call_that_ends_a_little_after_its_op_is_a_call_of_the_op(starts_us: float, owner: str | None) -> None:
-    """GIVEN a linear until 20 us, its addmm until 16 us, and a launch until 22 us, because CUDA's clock differs from the
-    host's. WHEN less than half of the launch lies inside an op THEN the op did not make the launch."""
+    """GIVEN an op until 20 us and an inner op until 16 us WHEN a launch lasts until 22 us, because the clock of CUDA differs
+    from the host's THEN the op made the launch. WHEN less than half of the launch is inside an op THEN the op did not make the
+    launch."""
     linear, addmm = op("aten::linear", 0, 20), op("aten::addmm", 1, 15)
     trace = imported([linear, addmm, call(1, starts_us, 22 - starts_us), kernel(1, 40)])
     (row,) = op_of(trace).tolist()
