@@ -229,8 +229,8 @@ def test_work_of_other_threads_belongs_to_the_phase_of_the_training_thread(both:
 
 
 def test_steps_are_found_in_the_thread_of_the_first_optimizer_step(both: Callable[..., Cut]) -> None:
-    """WHEN the main thread calls the model once, and another thread trains THEN steps are found from the second step of the
-    other thread on."""
+    """WHEN the main thread calls the model once, and another thread trains THEN the second and later steps of the training
+    thread are found."""
     side = [f"{event}@side" for event in TRAIN]
     assert both("call model", *side * 3)[-2:] == [TRAINED] * 2
 
@@ -242,8 +242,8 @@ def test_a_copy_within_a_module_call_belongs_to_the_forward_pass(both: Callable[
 
 
 def test_a_copy_after_other_work_does_not_start_a_forward_pass(both: Callable[..., Cut]) -> None:
-    """GIVEN a second trainer that reads its loss WHEN the next batch of the first trainer is copied THEN the copy does not
-    begin a forward pass."""
+    """GIVEN one trainer that reads its loss WHEN the next batch of another trainer is copied THEN the copy does not begin a
+    forward pass."""
     half = ("h2d", "call model", "backward")
     cut = both(*("h2d", "call model", "backward", "second step", "item", *half, "step") * 2)
     assert cut[0] == ("T", ["h2d", "forward", "backward", "optimizer", "other", "forward", "backward", "optimizer"])

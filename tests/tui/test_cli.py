@@ -222,7 +222,7 @@ def test_export_writes_one_of_many_similar_ranks_unless_asked_for_all(folder: Pa
     save(crowd(devices=12, streams=1, kernels=2), folder / "many.msgpack")
     # WHEN the trace is exported
     assert run(["export", "many.msgpack", "-o", "x.json"]) == 0
-    # THEN the first rank and one similar rank are written, and the message names the others
+    # THEN the first rank and one similar rank are written, and the message names the ranks that were not written
     assert sorted(path.name for path in folder.glob("x_*")) == ["x_rank0.json", "x_rank1.json"]
     assert "ranks 2-11 were not written, because they are similar to rank 1; --all-ranks" in capfd.readouterr().err
     assert run(["export", "many.msgpack", "-o", "x.json", "--all-ranks"]) == 0

@@ -81,10 +81,9 @@ def texts(chart: Chart, shape: str) -> list[str]:
 
 
 def test_steps_of_two_traces_are_plotted_with_the_noise_of_the_first() -> None:
-    """GIVEN steps of 100, 104, 108 and 112 us and a warm-up step of 200 us in the first trace THEN the shaded noise is 0.103 to
-    0.109 ms.
+    """GIVEN steps of 100, 104, 108 and 112 us, and a warm-up step THEN the shaded noise is 103 to 109 us.
 
-    The median is 0.106 ms, and half of the interquartile range is 3 us.
+    The median is 106 us, and half of the interquartile range is 3 us.
     """
     trace = training(5, jitter_us=(0, 4, 8, 12, 100))
     trace.steps.kind[:] = [*[StepKind.STEADY] * 4, StepKind.WARMUP]
@@ -106,8 +105,8 @@ def test_if_there_are_more_than_2000_steps_only_the_longest_of_each_section_are_
 
 
 def test_the_plot_shows_busy_time_and_then_reasons_of_idle_time() -> None:
-    """GIVEN steps in which the GPU is busy for 50 us and waits for data for 20 us, for the host for 18 us and for launches for
-    12 us THEN 100 us are drawn 700 px wide."""
+    """In each step of 100 us, the GPU is busy for 50 us. It waits 20 us for data, 18 us for the host and 12 us for launches.
+    100 us are drawn 700 px wide."""
     chart = shapes("idle", training())
     found = [numbers(chart, kind, "x", "width")[0] for kind in ("busy", "r0", "r1", "r4") if numbers(chart, kind, "x")]
     assert found[:3] == [(150, 350), (500, 140), (640, 126)] and len(chart.shapes) == 5

@@ -101,7 +101,7 @@ def test_stalls_prints_the_verdict_and_the_speed_with_cached_data() -> None:
 
 
 def test_stalls_prints_how_much_shorter_a_step_would_be_with_cached_files() -> None:
-    """GIVEN steps of 80 ms with data in memory, 100 ms with cached files and 125 ms with the disk THEN each is a fifth shorter
+    """A step takes 80 ms with data in memory, 100 ms with cached files and 125 ms with the disk. Each time is a fifth shorter
     than the next."""
     disk = StallsOptions(["train.py"], disk="160MB/s")
     lines = said(disk, 0.35, fetched=Pace(20, 125 * MS, 50 * MS, 256.0), disk_bytes_per_s=212e6, bottleneck=Bottleneck.STORAGE)

@@ -97,8 +97,7 @@ while True: time.sleep(0.01)
 
 @pytest.mark.parametrize(("code", "words"), [(5, "rank 0 waits in all_reduce\n"), (1, "")])
 def test_after_a_rank_was_killed_another_rank_can_report_its_operation(code: int, words: str) -> None:
-    """Exit code 1 means that the rank raised an exception. Then the other ranks are stopped immediately, so the exception is
-    printed last."""
+    """After an exception (exit code 1), all other ranks are stopped immediately, so the exception is printed last."""
     script = f'''
 {FORK}
 if rank == 1: os._exit({code})
@@ -119,8 +118,8 @@ def test_random_numbers_of_numpy_differ_between_ranks() -> None:
 
 
 def test_at_exit_only_modules_of_the_script_are_freed() -> None:
-    """GIVEN one object of the script, and one object of a module that was imported before the fork WHEN a rank ends THEN only
-    the script's object is freed."""
+    """GIVEN an object of the script, and an object of a module that was imported before the fork THEN only the script's object
+    is freed."""
     script = f"""
 import atexit, types
 class Told:

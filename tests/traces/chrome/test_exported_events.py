@@ -89,8 +89,8 @@ def test_driver_calls_are_exported_with_their_own_category(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("events", "points"), [(20_000, 20_000), (50_000, 20_000)])
 def test_a_long_memory_curve_is_exported_with_20000_points_and_its_peaks(events: int, points: int) -> None:
-    """GIVEN memory that grows by one byte per event, with one peak WHEN 50,000 events are drawn as 20,000 points THEN each
-    point has the first time and the largest value of its events."""
+    """GIVEN a memory curve of 50,000 events THEN the exported curve has 20,000 points. Each point has the first time and the
+    largest value of its events."""
     trace = training(1)
     allocated = np.arange(events)
     allocated[1] = 10 * events

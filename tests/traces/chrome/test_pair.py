@@ -87,8 +87,8 @@ def test_in_an_exported_pair_the_first_paired_steps_begin_together(tmp_path: Pat
 
 
 def test_matching_steps_start_together_even_if_an_earlier_step_has_no_match(tmp_path: Path) -> None:
-    """GIVEN a replay whose first step, of 83 us, matches no recorded step WHEN its second step matches the first recorded step
-    THEN these two steps begin together. The replay begins 83 us before the recording."""
+    """GIVEN a replay whose second step matches the first recorded step THEN these two steps begin together. The replay's first
+    step, of 83 us, begins earlier."""
     recorded = training(steps=2)
     replayed = replay_of(training(steps=1))
     replayed.steps.recorded_step[:] = [-1, 0]

@@ -18,8 +18,8 @@ def metric(compile_id: str, **fields: Any) -> SimpleNamespace:
 
 
 def test_compilations_graph_breaks_and_eager_functions_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN two graph breaks, a cut of DDPOptimizer, a recompilation, a compiled backward pass, and a function that Dynamo
-    cannot trace THEN regions, breaks and recompilations are counted."""
+    """GIVEN graph breaks, a recompilation, a compiled backward pass, and a function that Dynamo cannot trace THEN each of them
+    is counted. A cut of DDPOptimizer is not a graph break."""
     metrics, reasons = list[SimpleNamespace](), list[SimpleNamespace]()
     utils = SimpleNamespace(get_compilation_metrics=lambda: metrics, graph_break_reasons=reasons)
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)

@@ -131,8 +131,7 @@ def test_a_profile_without_compiled_code_has_no_regions() -> None:
 
 
 def test_ops_before_and_after_inductor_code_do_not_belong_to_it() -> None:
-    """GIVEN a backward pass in which AOTAutograd creates a zero gradient before Inductor's code runs THEN the call contains the
-    GPU work of both, but only the op of Inductor's code."""
+    """GIVEN an op that AOTAutograd runs before Inductor's code THEN its GPU work belongs to the call, but the op does not."""
     events = Events()
     events.op("CompiledFunctionBackward", 0, 100, [[4]])
     events.op("aten::zeros", 5, 10, [[4]])

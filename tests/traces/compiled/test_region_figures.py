@@ -45,8 +45,7 @@ def test_the_time_of_a_region_is_the_kernel_time_per_step() -> None:
 
 
 def test_shares_of_compiled_code_are_fractions_of_all_gpu_work() -> None:
-    """GIVEN steps with 51 us of GPU work WHEN a region takes 40 us, of which 16 us are in fused kernels THEN the shares are
-    40/51 and 16/51."""
+    """A step has 51 us of GPU work. The region takes 40 us of it, and fused kernels take 16 us."""
     figures = compiled_figures(recording())
     assert (figures.region_share, figures.fused_share, figures.graph_share) == pytest.approx((40 / 51, 16 / 51, 0))
     assert compiled_figures(recording(graphs=True)).graph_share == pytest.approx(40 / 51)
@@ -73,8 +72,8 @@ def test_graph_launches_without_an_id_are_grouped_by_their_kernels() -> None:
 
 
 def test_graph_launches_are_equal_even_if_the_kind_of_memset_memory_differs() -> None:
-    """GIVEN two launches of a CUDA graph WHEN CUPTI reports the kind of memory only for the second launch THEN both launches
-    belong to the same graph."""
+    """GIVEN two launches of a CUDA graph WHEN CUPTI reports the kind of memory only for one of them THEN both launches belong
+    to the same graph."""
     events = Events()
     for at, memory in ((0, "Unknown"), (100, "Device")):
         events.launch("cudaGraphLaunch", at, ("a", 5), (f"Memset ({memory})", 1))
@@ -162,8 +161,8 @@ def calling_another_function(*, nested: bool) -> Trace:
 
 
 def test_the_time_of_a_graph_break_excludes_graphs_and_breaks_of_called_functions() -> None:
-    """GIVEN a graph break from 20 to 100 us WHEN a function with a graph break from 50 to 70 us is called in this time THEN its
-    time is subtracted."""
+    """GIVEN a graph break of 80 us WHEN a function with its own graph break is called in this time THEN the time of the
+    function does not count."""
     expected = {("0/0", "3/0", 40_000), ("1/0", "2/0", 20_000)}
     functions = {
         "0/0": "forward (model.py:3)",

@@ -237,8 +237,8 @@ def test_a_text_has_at_most_a_million_characters() -> None:
 
 
 def test_a_truncated_file_names_the_tables_with_missing_rows() -> None:
-    """GIVEN a header that announces 3 phases, 4 host spans and 2 steps WHEN the file ends after 2 phases and 4 host spans THEN
-    one phase and two steps are missing."""
+    """GIVEN a header that announces 3 phases and 2 steps WHEN the file ends after 2 phases THEN one phase and two steps are
+    missing."""
     assembly = Assembly(UnpackLimit(0, None))
     assembly.add(header_item(small_trace(), {"phases": 3, "host": 4, "steps": 2}), 0)
     assembly.add(pack("phases", pack_table(Phases.of(step=[0, 0]))), 0)

@@ -117,8 +117,8 @@ def test_small_content_gets_the_codec_with_the_smallest_result(monkeypatch: pyte
 
 @pytest.mark.parametrize(("base", "is_damaged"), [(-128, False), (87, False), (88, True), (-129, True)])
 def test_a_packed_column_must_fit_into_its_dtype(base: int, is_damaged: bool) -> None:
-    """GIVEN a packed column with a base and a step of 2 WHEN its packed values are 0 and 20 THEN base and base + 40 must fit
-    into int8."""
+    """GIVEN a packed int8 column with the values 0 and 20, and a step of 2 THEN the base and the base + 40 must fit into
+    int8."""
     packed, dtype = [0, base, 2, bytes([0, 20])], np.dtype(np.int8)
     if is_damaged:
         with pytest.raises(Damaged, match="column 'kind' has values outside int8"):

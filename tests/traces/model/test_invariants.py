@@ -15,8 +15,8 @@ from traces.model.trace import NONE, MemoryEvents, Trace, Values
 
 
 def test_each_column_accepts_numbers_within_its_limits_only() -> None:
-    """GIVEN a column that contains a number at its limit WHEN the number exceeds the limit by one THEN the message names the
-    column, the number and both limits."""
+    """GIVEN a column with a number at its limit WHEN the number exceeds the limit by one THEN the message names the column and
+    the limits."""
     tried = 0
     for where, (lowest, count) in column_limits(training()).items():
         least, most = (np.iinfo(column_at(training(), where).dtype).min, np.iinfo(column_at(training(), where).dtype).max)

@@ -166,8 +166,8 @@ def test_a_retry_after_running_out_of_memory_replaces_the_batch_size() -> None:
 
 
 def test_at_another_batch_size_only_inputs_with_a_batch_dimension_change() -> None:
-    """GIVEN a batch of 32, an input with a different first dimension, and a scalar input WHEN the batch size becomes 8 THEN
-    only the batch changes."""
+    """GIVEN an input with a batch dimension, one with a different first dimension, and a scalar WHEN the batch size changes
+    THEN only the first input changes."""
     others = InputTensor((31, 32), "int64"), InputTensor((), "float32")
     small = replace(RESNET, inputs=(IMAGES, *others)).at_batch(8, 32)
     assert small.inputs == (InputTensor((8, 3, 224, 224), "float32"), *others)
@@ -178,7 +178,8 @@ def test_at_another_batch_size_only_inputs_with_a_batch_dimension_change() -> No
 
 
 def test_the_digest_of_the_modules_is_the_same_in_every_release() -> None:
-    """Files contain digests, so later releases must compute the same ones. Each model's digest includes the one before it."""
+    """Files contain digests, so later releases must compute the same ones. The digest of a model depends on the digest of the
+    model before."""
     one = WorkloadSignature().with_model([(12, 48), (4, 16)], ["Linear"], 16, [[(4, 3), (4,)]])
     first = hashlib.sha256(b"\nLinear (4, 3) (4,)").hexdigest()[:16]
     both = one.with_model([(5, 10)], ["Sequential", "Scale"], 0, [[], [(5,)]])

@@ -131,7 +131,8 @@ def test_winograd_gradients_are_rated_with_their_multiplications(kernel: str, se
 
 
 def test_flops_of_attention_depend_on_the_tensor_layout() -> None:
-    """Each of the two products has 2 x 2 x 4 x 8 x 16 x 32 FLOPs: batch size 2, 4 heads, 8 queries, 16 keys and 32 channels."""
+    """The shapes are batch size 2, 4 heads, 8 queries, 16 keys and 32 channels. Each of two products has 2 x 2 x 4 x 8 x 16 x
+    32 FLOPs."""
     each = 2 * 2 * 4 * 8 * 16 * 32
     heads_first = ((2, 4, 8, 32), (2, 4, 16, 32), (2, 4, 16, 32))
     tokens_first = ((2, 8, 4, 32), (2, 16, 4, 32), (2, 16, 4, 32))

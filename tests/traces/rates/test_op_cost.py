@@ -45,10 +45,10 @@ def test_the_flat_buffer_that_contains_all_rnn_weights_is_not_counted_as_a_weigh
 
 
 def test_flops_of_attention_are_two_matrix_products_forward_and_five_backward() -> None:
-    """GIVEN 2 x 4 heads, 8 queries, 6 keys and 16 channels WHEN a mask of 8 x 6 is the first input THEN the mask is not a
-    factor of a product.
+    """GIVEN attention with a mask as its first input THEN the mask does not count as a factor of a product.
 
-    One product has 2 x (2 x 4 x 8 x 6) x 16 FLOPs. The forward pass has 2 products, and the backward pass has 5.
+    With 2 x 4 heads, 8 queries, 6 keys and 16 channels, one product has 2 x (2 x 4 x 8 x 6) x 16 FLOPs. The forward pass has 2
+    products, and the backward pass has 5.
     """
     query, key, mask = (2, 4, 8, 16), (2, 4, 6, 16), (8, 6)
     product = 2 * (2 * 4 * 8 * 6) * 16

@@ -33,8 +33,7 @@ def d(*shape: int) -> Operand:
 @pytest.mark.parametrize(
     ("op", "name", "operands", "moved_bytes"),
     [
-        # An elementwise op reads its inputs once and writes its output once. The in-place op moves as many bytes as the other
-        # one.
+        # An elementwise op reads its inputs once and writes its output once. The in-place version moves as many bytes.
         ("add", "add", (f(8, 4), f(8, 4)), 3 * 128),
         ("add", "add_", (f(8, 4), f(8, 4)), 3 * 128),
         ("mul", "mul", (f(8, 1), f(1, 4)), 32 + 16 + 128),  # both tensors are broadcast

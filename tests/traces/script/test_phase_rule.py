@@ -143,8 +143,7 @@ def test_a_copy_begins_a_phase_after_ops_that_the_recorder_does_not_see(kind: in
 
 
 def test_no_phase_ends_before_it_begins() -> None:
-    """GIVEN a call at 10 ns that ended a step WHEN the start of the profiler takes until 50 ns THEN the next phases begin at 50
-    ns."""
+    """GIVEN a call at 10 ns that ended a step WHEN the profiler starts until 50 ns THEN the next phases begin at 50 ns."""
     splitter = PhaseSplitter()
     splitter.begin_ns = 50
     splitter.op(FORWARD, 10)

@@ -209,8 +209,8 @@ class Module:
 
 @pytest.mark.parametrize(("is_open", "task"), [(True, -1), (False, -1), (True, 3)])
 def test_each_module_call_is_reported_with_its_number_and_the_launch_count(is_open: bool, task: int) -> None:
-    """GIVEN two kernel launches WHEN module 100 launches a kernel and then calls module 200, which launches another kernel THEN
-    each call is reported with the module's number plus the launches before it."""
+    """GIVEN module 100, which launches a kernel and then calls module 200 THEN each call is reported as the module's number
+    plus the number of launches before the call."""
     inner = Module()
     outer, notes, launches = Module(inner), list[int](), [1, 2]
     numbers = {id(outer): 100}
@@ -255,8 +255,8 @@ def test_each_module_call_is_reported_with_its_number_and_the_launch_count(is_op
 def test_autocast_may_decorate_forward(
     around: bool, device: str, enabled: bool, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN a model whose `forward` is decorated with `torch.autocast` and another decorator WHEN the model is called directly
-    or by DistributedDataParallel THEN the dtype of autocast is reported."""
+    """GIVEN a model whose `forward` has the decorator `torch.autocast` WHEN the model or DistributedDataParallel is called THEN
+    the dtype of autocast is reported."""
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
     listener = Listener()
     model: Any = torch.nn.Linear(2, 2)
@@ -291,8 +291,8 @@ def test_calling_a_compiled_function_is_reported_once_as_the_outermost_module_ca
 
 
 def test_a_call_of_a_compiled_function_is_reported_if_nothing_inside_it_is() -> None:
-    """GIVEN a script with an optimizer WHEN compiled functions compute a loss, run a backward pass, update weights or call an
-    uncompiled module THEN a function is reported only if nothing inside it is reported."""
+    """GIVEN compiled functions that compute a loss, run a backward pass, update weights or call a module THEN a function is
+    reported only if nothing inside is reported."""
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer, listener, optimizers = torch.optim.SGD([weight], 0.1), Listener(is_open=False), Optimizers()
     hooks = ScriptHooks(torch, lambda: listener, optimizers)  # type: ignore[arg-type, return-value]

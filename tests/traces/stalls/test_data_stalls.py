@@ -109,8 +109,10 @@ def test_stalls_finds_the_number_of_workers_and_the_disk_speed_without_waits() -
 
 @pytest.mark.program
 def test_the_loader_model_uses_measured_batch_costs_and_free_cores() -> None:
-    """GIVEN one worker that needs 300 ms for a batch, and another one that needs 100 ms WHEN other programs use one of two
-    cores THEN the loader model uses only the free core."""
+    """GIVEN a slow and a fast worker WHEN other programs use one of two cores THEN the loader model uses only the free core.
+
+    The slow worker needs 300 ms for a batch, and the fast worker needs 100 ms.
+    """
 
     def told(machine_cores: float) -> list[Loading]:
         fetches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=1) for _ in range(15)]
@@ -139,8 +141,8 @@ def test_the_share_of_files_still_cached_after_dropping_is_reported() -> None:
 
 
 def test_evaluation_and_one_time_setup_are_not_counted_as_stalls() -> None:
-    """GIVEN training steps of 100 ms between evaluations of 1 s WHEN the script also computes for 2 s in its first steps THEN
-    only the training steps count."""
+    """GIVEN a script with slow first steps and with evaluations between training steps THEN only the training steps of 100 ms
+    count."""
     kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.EVALUATION] * 10
     durations = np.array([100, 100, 1000] * 10) * MS
     columns = {
@@ -225,8 +227,10 @@ def test_stalls_reports_that_the_machine_was_busy_in_the_second_run() -> None:
 
 @pytest.mark.parametrize(("loaders", "workers"), [([1], 2), ([1, 2], 4)])
 def test_the_loading_rate_counts_the_samples_of_all_batches_in_a_step(loaders: list[int], workers: int) -> None:
-    """GIVEN four batches of 64 samples per step, from one loader or two WHEN a worker needs 100 ms for a batch THEN two cores
-    prepare the batches of a step in 200 ms."""
+    """GIVEN steps of four batches, from one loader or two THEN the rate counts the samples of all four.
+
+    A worker needs 100 ms for a batch, so two cores prepare the batches of a step in 200 ms.
+    """
     batches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=at % workers) for at in range(120)]
     batches += [Loading(script_batches=1, loader=loaders[at % len(loaders)], workers=2) for at in range(119)]
     found = stalls_of(run_of(40), run_of(200), batches, 2, [8])
@@ -247,8 +251,10 @@ def test_the_batches_per_step_include_the_first_batch_which_the_script_does_not_
 
 
 def test_the_script_and_pinning_take_their_time_for_each_batch_of_a_step() -> None:
-    """GIVEN steps of 140 ms that use two batches each WHEN each batch needs 70 ms of the script, 68 ms of pinning and 100 ms of
-    a worker THEN two workers on three cores are fast enough."""
+    """GIVEN steps of 140 ms with two batches each THEN two workers on three cores are fast enough.
+
+    For each batch, the script needs 70 ms, pinning needs 68 ms, and a worker needs 100 ms.
+    """
     batches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=at % 2) for at in range(60)]
     script = Loading(script_batches=59, script_cpu_ns=59 * 70 * MS, workers=2)
     found = stalls_of(run_of(40), run_of(140), [*batches, script, Loading(pinned=60, pin_ns=60 * 68 * MS)], 3, [])
@@ -269,10 +275,10 @@ def test_storage_is_not_the_bottleneck_if_no_bytes_were_read() -> None:
 
 
 def test_fetches_are_simulated_in_the_order_of_the_loader() -> None:
-    """GIVEN one worker with 90 fetches of 100 ms, and another one with 30 fetches of 300 ms WHEN both load on two cores THEN
-    the workers alternate.
+    """GIVEN one worker with 90 fast fetches, and another worker with 30 slow fetches THEN the simulated workers alternate.
 
-    Each of 30 rounds loads two batches in 300 ms. The other 60 fetches of the first worker are left out.
+    A fast fetch takes 100 ms, and a slow fetch takes 300 ms. Each of 30 rounds loads two batches in 300 ms. The other 60 fast
+    fetches are left out.
     """
     batches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=1) for _ in range(90)]
     batches += [Loading(batches=1, samples=64, cpu_ns=300 * MS, workers=2, process=2) for _ in range(30)]
@@ -293,8 +299,8 @@ def test_only_loaders_with_more_than_half_the_batches_of_the_largest_loader_coun
 
 
 def test_cpu_use_of_other_programs_excludes_the_script_and_its_workers() -> None:
-    """GIVEN 1000 ns of CPU time within 50 ns WHEN the script used 100 ns, and each of three batches 200 ns THEN other programs
-    used the remaining 300 ns."""
+    """In 50 ns, all programs used 1000 ns of CPU time. The script used 100 ns, and each of three batches 200 ns. Other programs
+    used the remaining 300 ns, which is six cores."""
     script = Loading(script_cpu_ns=100, script_batches=3, machine_cpu_ns=1000, script_wall_ns=50)
     assert data_stalls._taken(script, 200) == 6.0
     assert data_stalls._taken(replace(script, machine_cpu_ns=699), 200) == 0

@@ -45,8 +45,8 @@ class Waits:
 def test_a_terminal_shows_the_seconds_of_a_long_task_and_erases_them(
     unset: int, periods_s: list[float], shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN a task that starts at 100 s WHEN 3 s and 7.6 s have passed THEN the terminal shows 3 s and 8 s, and finally erases
-    the line."""
+    """GIVEN a task that has taken 3 s and then 7.6 s THEN the terminal shows 3 s and then 8 s. In the end, the line is
+    erased."""
     terminal, waited_s = Terminal(), list[float]()
     threads = SimpleNamespace(Event=lambda: Waits(unset, waited_s), Thread=threading.Thread)
     monkeypatch.setattr("sys.stderr", terminal)

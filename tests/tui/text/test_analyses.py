@@ -92,7 +92,7 @@ def test_the_table_of_rates_is_left_out_if_no_rate_is_known() -> None:
 
 
 def test_the_table_of_rates_says_for_how_much_gpu_time_rates_are_known() -> None:
-    """GIVEN an op of 1 ms without a rate, and an op of 4 ms with a known rate for 2 ms THEN rates are known for 40 % of the
+    """GIVEN ops that take 5 ms in total WHEN a rate is known for 2 ms THEN the title says that rates are known for 40 % of the
     time."""
     unknown = OpRates("foo", "", "", 1, MS, None, None, None, None, None, None, False)
     partly = OpRates("add", "", "", 2, 4 * MS, None, 8, None, None, 4.0, None, False, bytes_ns=2 * MS)
@@ -139,8 +139,8 @@ def test_host_times_of_modules_are_compared_even_without_gpu_times() -> None:
 
 
 def test_the_modules_that_take_the_longest_are_compared_in_the_order_of_their_calls() -> None:
-    """GIVEN 15 modules of 5 ms, one that takes 6 ms in A and 90 ms in B, and one of 4 ms THEN the table shows the first
-    sixteen."""
+    """GIVEN 17 modules THEN the table shows the 16 modules that take the longest in either trace, in the order of their
+    calls."""
     modules = [module(f"m{place}", 5, 0, 0) for place in range(15)]
     first = with_modules(*modules, module("late", 6, 0, 0), module("short", 4, 0, 0))
     second = with_modules(*modules, module("late", 90, 0, 0), module("short", 4, 0, 0))

@@ -153,6 +153,6 @@ def test_the_busiest_gpu_shows_that_gpus_limit_the_pace() -> None:
     idle = {"cuda:0": IdleTime(500, 475, {"unknown": 0}, 5), "cuda:1": IdleTime(500, 300, {"unknown": 200}, 5)}
     unexplained = " For 20.0 µs of it (20.0 %), the recording does not show why a GPU is idle."
     assert bottleneck_text(SimpleNamespace(analyses=SimpleNamespace(idle=idle), **known)) == text + unexplained  # type: ignore[arg-type]
-    # WHEN a GPU is idle for 5 % of the time without a recorded reason THEN the text does not mention this
+    # WHEN a GPU is idle without a recorded reason for 5 % of the time THEN the text does not mention this
     idle = {"cuda:0": IdleTime(500, 475, {"unknown": 25}, 5)}
     assert bottleneck_text(SimpleNamespace(analyses=SimpleNamespace(idle=idle), **known)) == text  # type: ignore[arg-type]

@@ -35,8 +35,7 @@ from tui.text.diff import diff_text
 
 
 def test_lines_about_compiled_code_and_graphs_show_their_shares_of_gpu_work() -> None:
-    """GIVEN 51 us of kernels WHEN a region or two graphs take 40 us, of which 16 us are in fused kernels THEN the shares are
-    78.4 % and 31.4 %."""
+    """A step has 51 us of kernels. The region, or the two graphs, take 40 us of it. Fused kernels take 16 us."""
     figures = compiled_figures(recording())
     assert compiled_line(figures) == "1 region with 78.4 % of the GPU's work (31.4 % in fused kernels)"
     assert graphs_line(compiled_figures(recording(graphs=True))) == "2 CUDA graphs with 78.4 % of the GPU's work"
@@ -88,8 +87,8 @@ def test_breaks_recompilations_and_compile_time_of_a_recording_are_reported() ->
 
 @pytest.mark.parametrize(("after_ns", "is_said"), [(220, True), (221, False)])
 def test_compilation_is_mentioned_if_it_explains_half_of_the_difference(after_ns: int, is_said: bool) -> None:
-    """GIVEN a step of 100 ns in one trace WHEN compiling takes 60 ns of a longer step in the other trace THEN a sentence
-    mentions this. The step may be at most 120 ns longer."""
+    """GIVEN a step of 100 ns in A WHEN compiling takes 60 ns of a longer step in B THEN a sentence mentions this. The step of B
+    may be at most 120 ns longer."""
     comparison = compare(recording(), recording())
     assert comparison.compiled is not None
     compiled = replace(comparison.compiled, replayed=replace(comparison.compiled.replayed, compiling_ns=60))
@@ -201,8 +200,8 @@ def test_the_times_of_all_graph_breaks_are_added_up() -> None:
 def test_diff_fails_if_compilation_changes_times_by_more_than_the_tolerance(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """GIVEN an eager and a compiled trace of one program WHEN their GPU times are 44 and 26 us THEN the comparison fails with a
-    tolerance of 5 %. With a tolerance of 50 %, it passes."""
+    """GIVEN an eager trace with 44 us of GPU time, and a compiled trace with 26 us THEN the comparison fails with a tolerance
+    of 5 %. With a tolerance of 50 %, the comparison passes."""
     for name, is_compiled in (("a", False), ("b", True)):
         save(fusing(compiled=is_compiled), tmp_path / name)
     files, budgets = (str(tmp_path / "a"), str(tmp_path / "b")), tmp_path / "budgets.toml"
@@ -279,8 +278,7 @@ def test_a_compiled_region_is_named_after_three_of_its_fused_kernels(names: tupl
 
 
 def test_fused_kernels_are_sorted_by_their_longest_time_in_either_trace() -> None:
-    """GIVEN kernel a, which takes 50 us in A and 30 us in B, and kernel b, which takes 20 us in A and 400 us in B THEN kernel b
-    comes first."""
+    """Kernel a takes at most 50 us, and kernel b takes at most 400 us, so kernel b comes first."""
     figures = compiled_figures(recording())
     assert figures is not None
     sides = []

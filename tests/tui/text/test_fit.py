@@ -82,8 +82,8 @@ def test_fit_shows_whether_runs_confirmed_the_largest_batch() -> None:
 
 
 def test_fit_ignores_a_measured_limit_if_the_memory_need_differs() -> None:
-    """GIVEN a measurement that took 3 GiB at batch size 4 WHEN the script takes 5 GiB at batch size 4 THEN the measured limit
-    does not apply."""
+    """GIVEN a measurement that took 3 GiB WHEN the script takes 5 GiB at the same batch size THEN the measured limit does not
+    apply."""
     found = card(other=OtherMemory(MeasuredLimit(replace(CELL, source=CellSource(torch="2.1")), 4, None), 4, 5 * GIB))
     took = "but batch 4 took 3.0 GiB in that measurement (PyTorch 2.1) and takes 5.0 GiB here"
     assert f"{CELL.name}, batch 4 fitted; {took}, so that limit does not apply to this script." in notes(found)

@@ -226,8 +226,7 @@ def with_a_pause(trace: Trace, pause_ns: int) -> Trace:
 
 
 def test_info_notes_a_step_that_takes_ten_times_as_long_as_others() -> None:
-    """GIVEN six steps of about 101 us WHEN the host pauses for 1,000 us before the end of the fourth step THEN info names this
-    step, number 8."""
+    """GIVEN six steps of about 101 us WHEN the host pauses for 1,000 us in one step THEN info names this step."""
     trace = with_a_pause(training(steps=6), 1_000_000)
     (said,) = [said for said in note_sentences(summarize(trace)) if "times the median step time" in said]
     assert said == "Step 8 took 11 times the median step time (1.1 ms)"
@@ -372,8 +371,8 @@ def test_info_shows_the_mean_step_time_if_step_times_vary() -> None:
 
 @pytest.mark.parametrize(("warm", "is_elsewhere"), [(3, True), (2, False)])
 def test_info_lists_kernels_of_the_counted_steps_if_most_work_is_outside_them(warm: int, is_elsewhere: bool) -> None:
-    """GIVEN four steps with equal kernels, which each take a fifth of the time WHEN three steps are warm-up steps with a kernel
-    of another name THEN the kernels of the fourth step are shown. This step launched a fourth of the work."""
+    """GIVEN three warm-up steps with a kernel of another name, and one counted step THEN the kernels of the counted step are
+    shown. The counted step launched a fourth of the work."""
     trace = training(steps=4)
     trace.steps.kind[:warm] = StepKind.WARMUP
     of_warm = (launch_steps(trace) < warm) & (trace.device.name == trace.strings.find("softmax"))

@@ -73,8 +73,8 @@ def test_a_column_has_events_if_either_trace_has_any_event_there() -> None:
 
 
 def test_memory_curves_differ_if_they_deviate_from_a_constant_offset() -> None:
-    """GIVEN a chart of up to 1000 bytes, and 100 bytes that the first trace did not record THEN deviations of up to 50 bytes (5
-    %) count as equal."""
+    """GIVEN 100 bytes that the first trace did not record THEN this constant offset is no difference. Deviations of up to 5 %
+    of the chart (50 bytes) are no difference either."""
     first, second = np.array([200, 200, 200, 200, 0, 0]), np.array([300, 350, 351, 249, 0, 100])
     row = curve_difference(first, second, 1000, offset=100)
     assert "".join(map(str, row.glyphs.tolist())) == "==+- ="

@@ -126,8 +126,7 @@ def test_the_peak_of_a_curve_is_its_highest_value_or_zero() -> None:
 
 
 def test_a_lane_finds_the_event_nearest_to_a_time() -> None:
-    """GIVEN events from 10 to 20 ns and from 30 to 40 ns THEN the earlier event is selected at 25 ns, because both are equally
-    far away."""
+    """GIVEN two events that are equally far away from a time THEN the earlier event is selected."""
     lane = lane_of([(10, 10, 0), (30, 10, 0)])
     assert [lane.nearest(time_ns) for time_ns in (0, 10, 19, 24, 25, 26, 30, 39, 99)] == [0, 0, 0, 0, 0, 1, 1, 1, 1]
     assert lane_of([]).nearest(5) == NONE

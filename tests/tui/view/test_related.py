@@ -48,8 +48,8 @@ def test_a_backward_op_belongs_to_the_last_forward_op_before_it(row: int, partne
 
 
 def test_gpu_work_of_nested_calls_is_shown_for_the_op_around_them() -> None:
-    """GIVEN an op with a call inside, a call that begins at its end, and a call of another thread THEN only the work of the op
-    and its inner call is shown."""
+    """GIVEN an op with a nested call, a later call, and a call of another thread THEN only the work of the op and of the nested
+    call is shown."""
     trace = Trace(threads=[Thread(0, 1), Thread(0, 2)])
     trace.host = HostSpans.of(
         thread=[0, 0, 0, 1], kind=[HostKind.OP] * 4, start_ns=[0, 9, 10, 1], duration_ns=[10, 1, 1, 1],

@@ -136,7 +136,7 @@ def test_kernel_and_op_names_are_shortened_for_display(text: str, short: str) ->
 
 
 def test_stragglers_are_shown_first_and_similar_ranks_as_one_row() -> None:
-    """Twelve ranks run one all-reduce. Rank 5 begins last, so its kernel takes only 1 us, and the others wait 9 us each."""
+    """Twelve ranks run one all-reduce. Rank 5 begins last, so its kernel takes only 1 us. All other ranks wait 9 us."""
     trace = crowd(devices=12, streams=2)
     name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
     trace.collectives = Collectives.of(
@@ -158,7 +158,7 @@ def test_stragglers_are_shown_first_and_similar_ranks_as_one_row() -> None:
     assert shown() == [*of_rank_5, similar, *(f"rank {rank} GPU" for rank in range(12) if rank != 5)]
     rows.fold(fold)
     assert shown() == [*of_rank_5, similar]
-    # WHEN no rank is late THEN the streams of rank 0 are shown. One row contains the other ranks
+    # WHEN no rank is late THEN the streams of rank 0 are shown, and one row contains all other ranks
     trace.collectives.duration_ns[:] = 10 * US
     scene = Scene.of(("a", trace)).with_host()
     rows = ShownRows(scene, height=40)
