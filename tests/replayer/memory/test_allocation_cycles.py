@@ -1,4 +1,4 @@
-"""Allocation cycles: steps that repeat earlier memory requests are not executed again, with the same results."""
+"""Tests that repeated memory requests of a step are not executed again, and that the results are the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from traces.model.trace import Column
 MIB = 1 << 20
 CAPACITY_BYTES = 8 << 30
 
-# (size, stream): a malloc; (None, n): the n-th of the live allocations is freed
+# (size, stream) allocates memory, and (None, n) frees the n-th live allocation.
 sizes = st.sampled_from([1, 512, 700, 3_000, MIB, MIB + 1, 3 * MIB, 12 * MIB, 30 * MIB])
 moves = st.one_of(st.tuples(sizes, st.sampled_from([0, 0, 0, 5])), st.tuples(st.none(), st.integers(0, 20)))
 steps = st.lists(moves, min_size=1, max_size=30)
@@ -26,7 +26,7 @@ Move = tuple[int | None, int]
 
 
 class Other:
-    """Another stream, whose work has ended."""
+    """Another stream, which has finished its work."""
 
     own_number = 9
     ready_ns = 0
@@ -36,7 +36,7 @@ class Twin:
     """Runs the same program directly on DeviceMemory and through a TensorAllocator."""
 
     def __init__(self, settle_every: int = 0) -> None:
-        self.settle_every = settle_every  # so many moves; 0: at the steps' ends only
+        self.settle_every = settle_every  # The number of moves between executions. 0 means once at the end of each step.
         self.rows: list[tuple[int, ...]] = []
         self.expected: list[tuple[int, ...]] = []
         self.at_once, self.behind = DeviceMemory(0, CAPACITY_BYTES), DeviceMemory(0, CAPACITY_BYTES)
@@ -87,7 +87,7 @@ def test_repeated_steps_give_the_same_addresses_and_statistics_as_single_request
     usual: list[Move], other: list[Move], kept: int, compare_after: int, interruption: int, settle_every: int
 ) -> None:
     twin = Twin(settle_every)
-    # WHEN the usual step repeats often enough to be a cycle, then something else happens, in the middle of it or after it
+    # WHEN the usual step repeats and becomes a cycle, and something else happens during or after the cycle
     for i in range(8):
         twin.step(usual, kept)
         assert [handle.address for _, handle in twin.live] == [block.address for block, _ in twin.live]
@@ -113,7 +113,7 @@ def test_repeated_steps_give_the_same_addresses_and_statistics_as_single_request
 
 
 class Counting(DeviceMemory):
-    """Counts what is executed."""
+    """Counts the allocations that are executed."""
 
     mallocs = 0
 
@@ -139,11 +139,11 @@ def test_repeated_requests_are_executed_only_when_the_allocator_state_is_read() 
     for _ in range(20):
         play(allocator, held)
     done = memory.mallocs
-    assert done < 20  # of 60
+    assert done < 20  # The steps made 60 requests.
     for _ in range(100):
         play(allocator, held)
     assert memory.mallocs == done
-    # WHEN somebody reads it, THEN all of it counts, and at most one repetition is executed
+    # WHEN the script reads the statistics THEN all requests count, and at most one step is executed
     assert allocator.flush().usage.stats()["allocation"]["all"]["allocated"] == 360
     assert memory.mallocs <= done + 3
 
@@ -159,7 +159,7 @@ def test_no_cycle_is_detected_if_the_script_reads_the_memory_state_each_step() -
 
 
 def test_a_block_that_the_script_keeps_longer_than_before_is_not_reused() -> None:
-    # GIVEN steps that each make a result and let the one before go
+    # GIVEN steps that each make a result and free the result of the previous step
     allocator = TensorAllocator(DeviceMemory(0, CAPACITY_BYTES))
     kept = allocator.malloc(MIB, 0)
     for _ in range(10):
@@ -167,9 +167,9 @@ def test_a_block_that_the_script_keeps_longer_than_before_is_not_reused() -> Non
         allocator.free(kept)
         kept = allocator.malloc(MIB, 0)
         allocator.end_step()
-    # WHEN one is kept, and then let go
+    # WHEN the script keeps a result, and frees it later
     result = allocator.malloc(MIB, 0)
-    # THEN the next is another
+    # THEN the next result gets another block
     assert kept is not None and result is not None and result is not kept
     assert result.address != kept.address
     allocator.free(kept)
@@ -178,8 +178,8 @@ def test_a_block_that_the_script_keeps_longer_than_before_is_not_reused() -> Non
 
 
 def test_in_a_repeating_step_memory_runs_out_at_the_request_that_does_not_fit() -> None:
-    """GIVEN a cycle with a result of 400 MiB WHEN the script keeps its results THEN the first one that does not fit fails at
-    its own call."""
+    """GIVEN a cycle with a result of 400 MiB on a device of 1000 MiB WHEN the script keeps all results THEN the third
+    allocation fails."""
     allocator = TensorAllocator(DeviceMemory(0, 1000 * MIB))
     for _ in range(10):
         result = allocator.malloc(400 * MIB, 0)

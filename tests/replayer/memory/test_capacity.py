@@ -1,4 +1,4 @@
-"""The memory of a virtual device: as recorded, as given, or as usual for its GPU model."""
+"""Tests that the memory of a virtual device has the given size, the recorded size, or the usual size of its GPU model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ GIB = 1 << 30
 @pytest.mark.parametrize(
     ("device", "given_bytes", "capacity_bytes", "context_mib"),
     [
-        (Device(0, 0, "Tesla V100-DGXS-32GB", 34_074_066_944), None, 34_074_066_944, 320),  # 80 processors x 2048 x 2 KiB
+        # 80 multiprocessors with 2048 threads x 2 KiB are 320 MiB.
+        (Device(0, 0, "Tesla V100-DGXS-32GB", 34_074_066_944), None, 34_074_066_944, 320),
         (Device(0, 0, "Tesla V100-DGXS-32GB", 34_074_066_944), 8 * GIB, 8 * GIB, 320),
-        (Device(0, 0, "Tesla T4"), None, 15_843_721_216, 80),  # 40 x 1024 x 2 KiB
+        (Device(0, 0, "Tesla T4"), None, 15_843_721_216, 80),  # 40 multiprocessors with 1024 threads x 2 KiB are 80 MiB.
         (Device(0, 0, "a card nobody knows"), None, 16 * GIB, 0),
     ],
 )

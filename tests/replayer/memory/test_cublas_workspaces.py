@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls
-"""The cuBLAS workspaces that PyTorch keeps count in memory_allocated, as on a GPU. Runs in the warm interpreter, see
-warm.py."""
+"""Tests that the cuBLAS workspaces that PyTorch keeps count in memory_allocated, as on a GPU. The tests run in the warm
+interpreter (see warm.py)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from traces.model.machine import Machine
 pytestmark = pytest.mark.warm
 
 MIB = 1 << 20
-USUAL_BYTES = 8_519_680  # 8.125 MiB
+USUAL_BYTES = 8_519_680  # 8 519 680 bytes are 8.125 MiB.
 CUDA = Machine(torch="2.13.0+cu126", cuda="12.6")
 
 
@@ -72,7 +72,7 @@ def test_pytorch_2_11_keeps_one_mib_more_at_the_first_product_with_a_bias() -> N
 
 
 def test_training_keeps_a_second_workspace_for_the_autograd_thread() -> None:
-    """A training model on GPUs before Hopper keeps the known 16.25 MiB."""
+    """On GPUs before Hopper, training keeps two workspaces with a total of 16.25 MiB."""
     keeping()
     model = torch.nn.Linear(4, 4, device="cuda")
     for _ in range(2):
@@ -106,12 +106,12 @@ def test_each_live_thread_has_a_workspace_on_each_stream() -> None:
     with torch.cuda.stream(torch.cuda.Stream()):
         multiply()
     assert held(0) == 2 * USUAL_BYTES
-    for _ in range(3):  # threads that come after one another use the same handle
+    for _ in range(3):  # Threads that run one after another use the same cuBLAS handle.
         thread = threading.Thread(target=multiply, args=("cuda:1",))
         thread.start()
         thread.join()
     assert held(1) == USUAL_BYTES
-    multiply("cuda:1")  # the last of them has ended, and its handle is free
+    multiply("cuda:1")  # The last thread has ended, so its cuBLAS handle is free.
     assert held(1) == USUAL_BYTES
 
 
@@ -128,7 +128,7 @@ def test_workspaces_can_be_freed() -> None:
 @pytest.mark.parametrize(("text", "size_bytes"), [(":4096:8", 32 * MIB), (":16:8:4096:2", USUAL_BYTES), (":0:0", 0)])
 def test_an_environment_variable_sets_the_size_of_cublas_workspaces(text: str, size_bytes: int) -> None:
     keeping(major=9)
-    os.environ["CUBLAS_WORKSPACE_CONFIG"] = text  # of this test's own process
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = text  # This test runs in a separate process, so the variable changes no other test.
     multiply()
     assert held() == size_bytes
 
@@ -147,12 +147,12 @@ def test_the_script_can_set_the_workspace_size() -> None:
     assert blas.cublas_workspace_size() == USUAL_BYTES == blas.cublaslt_workspace_size()
     multiply()
     assert blas.cublas_workspace_size(16 * MIB) == 16 * MIB
-    assert held() == USUAL_BYTES  # only at the next use
+    assert held() == USUAL_BYTES  # The new size applies only from the next matrix product.
     multiply()
     assert held() == 16 * MIB
     blas.cublas_workspace_size(MIB)
     multiply()
-    assert held() == 16 * MIB  # the larger one serves
+    assert held() == 16 * MIB  # The larger workspace is also used for the smaller size.
 
 
 def test_a_matrix_product_runs_out_of_memory_if_its_workspace_does_not_fit() -> None:

@@ -1,4 +1,4 @@
-"""Memory events refer to the right rows of ops, even while ops wait to be simulated."""
+"""Tests that memory events refer to the right rows of ops, even while ops wait to be simulated."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from replayer.memory.op_rows import OpRows, host_rows
 
 
 def _rows(row: int, next_row: int) -> OpRows:
-    """Ops 0 to 4 were simulated first, then ops 5 to 8 from this row on, and ops 9 to 12 still wait."""
-    rows = OpRows([0] * 3 * 4)  # three entries per op
+    """Return op rows: ops 0 to 4 were simulated first, then ops 5 to 8 from `row` on. Ops 9 to 12 still wait."""
+    rows = OpRows([0] * 3 * 4)  # Each op has three entries.
     rows.played(5, 0, 1_000)
     rows.played(4, row, next_row)
     return rows

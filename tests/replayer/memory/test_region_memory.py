@@ -1,4 +1,4 @@
-"""In a call of a compiled region, recorded memory requests replace the requests of the tensors."""
+"""Tests that, in a call of a compiled region, recorded memory requests replace the requests of the tensors."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def taken(of: RegionMemory | TensorAllocator, size_bytes: int) -> AllocationHand
 
 
 def test_results_of_a_compiled_region_take_recorded_blocks() -> None:
-    """GIVEN a run with an intermediate of 4096 bytes and a result of 2000 WHEN the recorded call allocates a temporary block
-    of 1024 and one block of 2048 that outlives it THEN the peak is 3072, and the result has 2048."""
+    """GIVEN a recorded call with a temporary block of 1024 bytes and a lasting block of 2048 bytes WHEN the replayed call
+    returns 2000 bytes THEN the result takes the lasting block, and the peak is 3072 bytes."""
     device = allocator()
     memory = RegionMemory(device, 0)
     with memory.uncounted(workspaces=False):
@@ -45,8 +45,8 @@ def test_results_of_a_compiled_region_take_recorded_blocks() -> None:
 
 
 def test_saved_tensors_are_freed_in_the_recorded_order() -> None:
-    """GIVEN a backward that frees saved tensors of 1 and 2 MiB WHEN the recorded call frees 2 MiB, allocates a gradient of
-    2 MiB and then frees 1 MiB THEN the peak is 3 MiB."""
+    """GIVEN saved tensors of 1 MiB and 2 MiB WHEN the recorded call frees 2 MiB, allocates 2 MiB, and then frees 1 MiB THEN
+    the peak is 3 MiB."""
     device = allocator()
     saved = [taken(device, MIB), taken(device, 2 * MIB)]
     memory = RegionMemory(device, 0)
@@ -61,7 +61,8 @@ def test_saved_tensors_are_freed_in_the_recorded_order() -> None:
 
 
 def test_a_result_that_replaces_its_input_takes_the_block_of_the_input() -> None:
-    """GIVEN a run that frees an input of 512 bytes and returns 512 WHEN the recording has no requests THEN 512 stay."""
+    """GIVEN a recorded call without requests WHEN the replayed call frees an input of 512 bytes and returns 512 bytes THEN 512
+    bytes remain allocated."""
     device = allocator()
     source = taken(device, 512)
     memory = RegionMemory(device, 0)
@@ -73,7 +74,8 @@ def test_a_result_that_replaces_its_input_takes_the_block_of_the_input() -> None
 
 
 def test_recorded_blocks_without_a_tensor_are_kept_until_backward_frees_them() -> None:
-    """GIVEN a forward that leaves 1024 bytes for which the replay has no tensor WHEN the backward frees 1024 THEN 0 stay."""
+    """GIVEN a forward pass that leaves 1024 bytes without a tensor WHEN the backward pass frees 1024 bytes THEN no memory
+    remains allocated."""
     device = allocator()
     forward = RegionMemory(device, 0)
     forward.play([BlockRequest(1024, 0, True, 0)])
@@ -86,14 +88,15 @@ def test_recorded_blocks_without_a_tensor_are_kept_until_backward_frees_them() -
 
 
 def test_a_block_may_be_up_to_1_mib_larger_than_the_request() -> None:
-    """PyTorch leaves up to 1 MiB of a large block unsplit: a block of 2.875 MiB may hold 2 MiB, but not 1.5 MiB."""
+    """PyTorch leaves up to 1 MiB of a large block unsplit. So a block of 2.875 MiB may be for a request of 2 MiB, but not of
+    1.5 MiB."""
     device = allocator()
     memory = RegionMemory(device, 0)
     with memory.uncounted(workspaces=False):
         small, large = taken(device, 3 * MIB // 2), taken(device, 2 * MIB)
     memory.play([BlockRequest(23 * MIB // 8, 0, True, 0)])
     assert allocated(device) == 2 * MIB
-    assert large.address < small.address  # `small` has no block of the device
+    assert large.address < small.address  # The tensor `small` has no block on the device.
 
 
 def test_cublas_workspaces_count_as_memory_except_in_cuda_graphs() -> None:
@@ -108,7 +111,7 @@ def test_cublas_workspaces_count_as_memory_except_in_cuda_graphs() -> None:
 
 
 def test_a_recorded_cublas_workspace_is_not_allocated_a_second_time() -> None:
-    """GIVEN a recorded call that left a cuBLAS workspace of 8 MiB and a block of 512 bytes WHEN a run that allocates its own
+    """GIVEN a recorded call that kept a cuBLAS workspace of 8 MiB and a block of 512 bytes WHEN a replay with its own
     workspaces takes the recorded blocks THEN the device has only the block of 512 bytes."""
     device = allocator()
     memory = RegionMemory(device, 0, workspaces=(8 * MIB,))
@@ -118,7 +121,7 @@ def test_a_recorded_cublas_workspace_is_not_allocated_a_second_time() -> None:
 
 
 def test_other_threads_allocate_memory_while_a_thread_runs_a_compiled_function() -> None:
-    """GIVEN a thread inside `uncounted` WHEN another thread allocates and frees 512 bytes THEN the device counts them, and a
+    """GIVEN a thread that runs a compiled function WHEN another thread allocates 512 bytes THEN the device counts them. A
     second compiled function waits until the first one has ended."""
     device = allocator()
     entered = Event()

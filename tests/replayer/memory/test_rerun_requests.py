@@ -1,4 +1,4 @@
-"""Whether memory requests fit on any GPU and at any batch size."""
+"""Tests whether the memory requests of a run fit on other GPUs and at other batch sizes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def logged(mib: int = 1 << 20) -> tuple[DeviceMemory, RequestLog]:
 
 
 def train(batch: int, steps: int = 3) -> RequestLog:
-    """A network of ten layers with weights, activations for each sample, and gradients, and the optimizer's state from the
+    """Run a network of ten layers with weights, gradients, and activations for each sample. The optimizer has a state from the
     first step on."""
     memory, log = logged()
     sizes = [random.Random(7).randrange(1_000, 3_000_000) for _ in range(10)]
@@ -138,8 +138,8 @@ def test_an_optional_workspace_that_does_not_fit_is_not_requested() -> None:
 
 
 def test_a_workspace_that_did_not_fit_is_not_requested_again() -> None:
-    """PyTorch keeps the algorithm that ran, even if there is room for the workspace later. Cached memory is not returned for
-    it."""
+    """PyTorch repeats the algorithm that it used first, even if a larger workspace fits later. It does not return cached
+    memory for a workspace."""
     memory, log = logged()
     allocator = TensorAllocator(memory)
     for _ in range(3):
@@ -154,7 +154,8 @@ def test_a_workspace_that_did_not_fit_is_not_requested_again() -> None:
         allocator.end_step()
     assert [entry.use for entry in log.entries if entry.kind is RequestKind.OPTIONAL] == [0, 1] * 3
     assert RequestLog.from_json(log.to_json()).entries == log.entries
-    assert run_requests(log, capacity(120), PLAIN).retries == 1  # 80 MiB beside 60 fail in the first step alone
+    # The 80 MiB do not fit beside 60 MiB in the first step, so later steps do not request them.
+    assert run_requests(log, capacity(120), PLAIN).retries == 1
     assert run_requests(log, capacity(1_000), PLAIN).retries == 0
 
 
@@ -165,5 +166,5 @@ def test_a_block_used_by_another_stream_is_freed_when_the_stream_ends() -> None:
     memory.record_stream(block, VirtualStream(0, 3))
     memory.free(block)
     assert log.entries == [LogEntry(RequestKind.REQUEST, MIB)]
-    memory.malloc(MIB, 0)  # by default all streams have ended
+    memory.malloc(MIB, 0)  # By default, all streams count as ended.
     assert [entry.kind for entry in log.entries] == [RequestKind.REQUEST, RequestKind.FREE, RequestKind.REQUEST]

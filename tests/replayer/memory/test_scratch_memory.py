@@ -1,4 +1,4 @@
-"""Allocating the workspaces of ops."""
+"""Tests which workspaces ops allocate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sizes_of(device: FakeDevice) -> list[int]:
 def test_convolutions_between_at_least_64_and_at_least_128_channels_have_a_workspace(
     inputs: int, outputs: int, has_workspace: bool
 ) -> None:
-    """GIVEN convolutions of 3 x 3 in fp32 on two images of 8 x 8, which have four tiles each."""
+    """GIVEN convolutions of 3 x 3 in fp32 on two images of 8 x 8. Each image has four tiles."""
     shapes = (2, inputs, 8, 8), (outputs, inputs, 3, 3)
     signature = OpSignature("aten::convolution", shapes, ("float32",) * 2, outputs=((2, outputs, 8, 8),))
     size_bytes = 36 * 4 * (2 * 4 * (inputs + outputs) + inputs * outputs)
@@ -47,7 +47,7 @@ def test_workspaces_are_allocated_between_outputs_in_the_recorded_order() -> Non
 
 
 def test_a_convolution_skips_a_workspace_that_does_not_fit() -> None:
-    """cuDNN selects another algorithm, and the script does not fail."""
+    """If a workspace does not fit, cuDNN selects another algorithm, and the script does not fail."""
     device = FakeDevice(0, 64 * MIB)
     scratch = ScratchScope(device.allocator, 0, "aten::cudnn_convolution", ((80 * MIB, -80 * MIB, 4 * MIB, -4 * MIB),))
     scratch.after_output()
@@ -57,7 +57,7 @@ def test_a_convolution_skips_a_workspace_that_does_not_fit() -> None:
 
 
 def test_a_convolution_repeats_the_algorithm_of_its_first_call() -> None:
-    """A workspace that did not fit is not requested after other memory has been freed. The smaller one is."""
+    """Once a workspace did not fit, later calls request only the smaller workspace, even after other memory has been freed."""
     device = FakeDevice(0, 100 * MIB)
     other = device.allocator.malloc(60 * MIB, 0)
     assert other is not None
@@ -68,8 +68,8 @@ def test_a_convolution_repeats_the_algorithm_of_its_first_call() -> None:
         if other is not None:
             device.allocator.free(other)
             other = None
-    assert device.memory.usage.stats()["num_ooms"] == 1  # no second attempt
-    assert device.memory.usage.usage_of_run().most_allocated_bytes == 96 * MIB  # for which there was room
+    assert device.memory.usage.stats()["num_ooms"] == 1  # The workspace of 80 MiB is requested only once.
+    assert device.memory.usage.usage_of_run().most_allocated_bytes == 96 * MIB  # The 96 MiB of the matrix product fit.
 
 
 def test_an_op_other_than_a_convolution_fails_if_its_workspace_does_not_fit() -> None:

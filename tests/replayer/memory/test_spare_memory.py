@@ -1,4 +1,4 @@
-"""How much memory the machine can spare for locked pages and for values of tensors."""
+"""Tests how much memory the machine can spare for locked pages and for values of tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEMINFO = f"MemTotal: {16 << 20} kB\nMemFree: 1 kB\nMemAvailable: {8 << 20} kB\n
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A root folder with /proc/meminfo of 16 GiB, 8 of them available."""
+    """Return a root folder whose /proc/meminfo shows 16 GiB, of which 8 GiB are available."""
     monkeypatch.setattr(spare_memory, "Path", lambda path: tmp_path / path.lstrip("/"))
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("0::/\n")
@@ -38,7 +38,8 @@ def test_pinning_leaves_a_sixteenth_of_the_memory_free(machine: Path) -> None:
 
 
 def test_the_file_cache_does_not_count_toward_the_limit_of_a_container(machine: Path) -> None:
-    """4 GiB less 1 GiB that is used, of which 0.75 GiB can be reclaimed, less a sixteenth of the limit."""
+    """The container has a limit of 4 GiB and uses 1 GiB, of which 0.75 GiB can be reclaimed. A sixteenth of the limit stays
+    free."""
     limit_container(machine, 4 * GIB)
     assert spare_memory.spare_host_bytes() == int(3.5 * GIB)
 

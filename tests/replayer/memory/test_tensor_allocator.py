@@ -1,4 +1,4 @@
-"""Allocations of tensors have the blocks and figures of the underlying allocator, whenever tensors are freed."""
+"""Tests that allocations of tensors have the blocks and figures of the underlying allocator, whenever tensors are freed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from replayer.memory.tensor_allocator import TensorAllocator
 
 MIB = 1 << 20
 
-# (size, None): a malloc; (None, n): the n-th of the live allocations is freed
+# (size, None) allocates memory, and (None, n) frees the n-th live allocation.
 moves = st.lists(
     st.one_of(st.tuples(st.integers(1, 30 * MIB), st.none()), st.tuples(st.none(), st.integers(0, 40))), max_size=60
 )
@@ -60,7 +60,7 @@ def test_delayed_requests_give_the_same_blocks_and_statistics_as_immediate_reque
 
 @given(st.lists(st.lists(st.integers(0, 30 * MIB), max_size=4), max_size=6))
 def test_a_batch_of_requests_equals_the_same_requests_one_by_one(batches: list[list[int]]) -> None:
-    """GIVEN steps that repeat until a cycle is found, and one additional request in the last step THEN the addresses agree."""
+    """GIVEN steps that repeat and become a cycle, and one additional request in the last step THEN the addresses agree."""
     at_once, single = (TensorAllocator(DeviceMemory(0, 8 << 30)) for _ in range(2))
     for step in range(5):
         for sizes in [*batches, [step // 4 * MIB]]:
@@ -93,7 +93,8 @@ def test_out_of_memory_is_raised_at_the_allocation_that_does_not_fit() -> None:
 
 
 def test_a_tensor_can_be_freed_during_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a collection in the middle of malloc WHEN it frees a block THEN the block is put back afterwards."""
+    """GIVEN a garbage collection during an allocation WHEN it frees a block THEN the allocator takes the block back after the
+    allocation."""
     memory = DeviceMemory(0, 16 << 30)
     allocator = TensorAllocator(memory)
     dying = allocator.malloc(512, 0)
@@ -156,23 +157,23 @@ def test_memory_used_by_a_second_stream_is_not_reused_before_it_ends() -> None:
 
 
 def test_a_memory_limit_applies_from_the_next_allocation() -> None:
-    """GIVEN much free memory WHEN the script limits its share THEN the allocation that exceeds the limit fails at its
-    own call."""
+    """GIVEN much free memory WHEN the script limits its share THEN the allocation that exceeds the limit fails."""
     allocator = TensorAllocator(DeviceMemory(0, 1 << 30, settings=AllocatorSettings()))
     allocator.malloc(MIB, 0)
     allocator.flush().set_memory_fraction(0.1)
     with pytest.raises(OutOfMemory):
         allocator.malloc(200 * MIB, 0)
-    kept = [allocator.malloc(20 * MIB, 0) for _ in range(4)]  # 80 of the 102 MiB, and 2 for the first
+    # These blocks have 80 of the allowed 102 MiB. The first block needed a segment of 2 MiB.
+    kept = [allocator.malloc(20 * MIB, 0) for _ in range(4)]
     with pytest.raises(OutOfMemory):
         allocator.malloc(21 * MIB, 0)
     assert len(kept) == 4
 
 
 def test_the_rounded_size_decides_whether_a_request_fits() -> None:
-    """GIVEN room for the requested sizes but not for their rounded sizes THEN the call fails at once."""
+    """GIVEN room for the requested size but not for its rounded size THEN the request fails."""
     allocator = TensorAllocator(DeviceMemory(0, 1 << 30, settings=parse_settings("roundup_power2_divisions:2")))
-    kept = [allocator.malloc(260 * MIB, 0), allocator.malloc(260 * MIB, 0)]  # 384 MiB each
+    kept = [allocator.malloc(260 * MIB, 0), allocator.malloc(260 * MIB, 0)]  # Each request is rounded to 384 MiB.
     with pytest.raises(OutOfMemory):
         allocator.malloc(260 * MIB, 0)
     assert len(kept) == 2
@@ -192,16 +193,17 @@ def test_allocations_are_not_delayed_while_a_memory_history_is_recorded() -> Non
 
 
 def test_a_private_pool_is_used_by_its_thread_until_it_is_left() -> None:
-    """GIVEN a pool of this thread inside of a pool of all threads THEN the innermost pool of a thread gives the memory."""
+    """GIVEN a thread's own pool inside a pool of all threads THEN this thread gets memory from its own pool."""
     memory = DeviceMemory(0, 16 << 30)
     allocator = TensorAllocator(memory)
     assert allocator.begin_pool(1, None) and allocator.begin_pool(2, threading.get_ident())
     assert not allocator.begin_pool(1, None) and not allocator.begin_pool(2, None)
     inner = allocator.malloc(MIB, 0)
     assert allocator.end_pool(2) and not allocator.end_pool(2)
-    assert not allocator.begin_pool(1, None)  # this pool is still in use
+    assert not allocator.begin_pool(1, None)  # This pool is still in use.
     outer = allocator.malloc(MIB, 0)
     assert allocator.end_pool(1) and not allocator.end_pool(1)
     usual = allocator.malloc(MIB, 0)
     assert inner is not None and outer is not None and usual is not None
-    assert len({handle.block.address >> 21 for handle in (inner, outer, usual)}) == 3  # each pool has segments of 2 MiB
+    # Each pool has a separate segment of 2 MiB.
+    assert len({handle.block.address >> 21 for handle in (inner, outer, usual)}) == 3

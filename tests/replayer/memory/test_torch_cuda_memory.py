@@ -1,4 +1,4 @@
-"""The allocator answers torch.cuda's memory queries. The test uses torch's CPU build, in a fork."""
+"""Tests that torch.cuda's memory queries get the figures of our allocator. The tests use torch's CPU build in a fork."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from replayer.surfaces.torch_cuda_memory import stats_of_release
 from tests.forked import printed_in_fork
 
-# Surfaces patch torch for good, so one fork asks all the questions and prints the answers.
+# Surfaces patch torch permanently, so one fork calls all functions and prints the results.
 SCRIPT = r"""
 import json, torch
 from replayer import state
@@ -97,7 +97,6 @@ def test_memory_figures_belong_to_the_requested_device(answers: dict[str, Any]) 
 
 
 def test_memory_stats_has_every_documented_key(answers: dict[str, Any]) -> None:
-    """GIVEN the keys in the documentation of torch.cuda.memory_stats THEN it returns exactly these keys."""
     quantities = "allocation segment active inactive_split allocated_bytes reserved_bytes active_bytes"
     quantities += " inactive_split_bytes requested_bytes"
     kinds = ("current", "peak", "allocated", "freed")
@@ -115,7 +114,7 @@ def test_memory_stats_has_every_documented_key(answers: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("torch_version", "added"),
     [
-        ("2.11.0+cu130", set()),  # as on an H200
+        ("2.11.0+cu130", set()),  # These are the statistics on an H200.
         ("2.12.1+cu130", {"num_oom_rejections"}),
         ("2.14.1", {"num_oom_rejections", "reserved_bytes_by_private_pools"}),
     ],

@@ -1,4 +1,4 @@
-"""cuDNN's workspaces by shape, compared with a recording of a V100 (ResNet-50, batch 32, PyTorch 1.9)."""
+"""Tests that cuDNN's workspaces have the sizes of a V100 recording (ResNet-50, batch 32, PyTorch 1.9)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ def backward(channels: int, side: int, outputs: tuple[Shape, ...]) -> OpSignatur
     return OpSignature("aten::convolution_backward", (image, image, weight), ("float32",) * 3, outputs)
 
 
-# The recording contains only the block of the third workspace: 58.0 MiB for a request of 57.375 MiB.
+# The recording shows a block of 58.0 MiB for the third workspace. Its requested size is 57.375 MiB.
 @pytest.mark.parametrize(("channels", "side", "mib"), [(256, 14, 45.0), (512, 7, 54.0), (128, 28, 57.375)])
 def test_convolution_workspaces_have_recorded_sizes_in_both_passes(channels: int, side: int, mib: float) -> None:
     taken = (round(mib * MIB), -round(mib * MIB))
     assert winograd_workspaces(forward(channels, side)) == ((), taken)
     image, weight = (32, channels, side, side), (channels, channels, 3, 3)
     assert winograd_workspaces(backward(channels, side, (image, weight))) == ((), taken, taken)
-    assert winograd_workspaces(backward(channels, side, (weight, (channels,)))) == ((), taken, ())  # first layer, with a bias
+    # The first layer has a bias.
+    assert winograd_workspaces(backward(channels, side, (weight, (channels,)))) == ((), taken, ())
 
 
 def test_with_64_channels_only_the_weight_gradient_uses_a_workspace() -> None:
@@ -43,9 +44,10 @@ def test_with_64_channels_only_the_weight_gradient_uses_a_workspace() -> None:
     [
         forward(256, 14, "float16"),
         forward(256, 14, window=1),
-        forward(256, 14, result_side=7),  # stride 2
+        forward(256, 14, result_side=7),  # This convolution has stride 2.
         forward(32, 112),
-        OpSignature("aten::convolution", ((32, 256, 14, 14), (256, 8, 3, 3)), ("float32",) * 2, ((32, 256, 14, 14),)),  # groups
+        # This convolution has groups.
+        OpSignature("aten::convolution", ((32, 256, 14, 14), (256, 8, 3, 3)), ("float32",) * 2, ((32, 256, 14, 14),)),
         OpSignature("aten::mm", ((256, 256), (256, 256)), ("float32",) * 2, ((256, 256),)),
     ],
 )

@@ -26,14 +26,14 @@ class StepMemory(NamedTuple):
 
     allocated: list[tuple[int, str]]
     rise_bytes: int
-    kept_bytes: int  # allocated minus freed within the step
+    kept_bytes: int  # The bytes allocated minus the bytes freed within the step.
 
 
 class Compared(NamedTuple):
-    same: int  # blocks of equal size, in order
-    tails: int  # blocks equal but for an unsplit tail
-    only_recorded: Counter[tuple[int, str]]  # what the replay does not allocate: (bytes, recorded op)
-    left: tuple[list[tuple[int, str]], list[tuple[int, str]]]  # recorded and replayed from where they part, if they do
+    same: int  # Counts blocks of equal size at the same place in both sequences.
+    tails: int  # Counts pairs of blocks whose sizes differ only by an unsplit tail.
+    only_recorded: Counter[tuple[int, str]]  # Counts the (bytes, recorded op) that the replay does not allocate.
+    left: tuple[list[tuple[int, str]], list[tuple[int, str]]]  # Both sequences from their first difference.
 
 
 def steady_step(trace: Trace, which: int = -2) -> StepMemory:

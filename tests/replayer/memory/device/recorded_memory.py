@@ -1,11 +1,11 @@
-"""Replays memory events of real recordings, and infers the blocks that were free when the recording began, because recordings
-do not contain them.
+"""Replays memory events of real recordings, and infers which blocks were free when the recording began. Recordings do not
+contain these free blocks.
 
 A recording starts in the middle of a program, when the allocator already has cached blocks. The later blocks show which memory
 was free: if a block was placed without a new segment, its memory was free at the start. The later blocks do not show where a
-free block ended, because perhaps no later block reached its end. The function `fitted` finds the ends one by one from the
-choices of the recorded allocator: if it took block X although our block Y is a better fit, then Y was larger than X. The
-function does not change any rule, order or address.
+free block ended, because perhaps no later block reached its end. The function `fitted` finds these ends one by one from the
+choices of the recorded allocator. Suppose the recorded allocator took block X although our block Y is a better fit: then Y was
+larger than X. The function does not change any rule, order or address.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEGMENT_STEP = 2 * MIB
 
 
 class Event(NamedTuple):
-    """Contains a `[memory]` event. `size_bytes` is negative for a free, and the totals are those after the event."""
+    """Contains a `[memory]` event. `size_bytes` is negative if the event frees memory. The totals are those after the event."""
 
     address: int
     size_bytes: int
@@ -54,7 +54,8 @@ class Agreement(NamedTuple):
 
 
 class Surprise(NamedTuple):
-    """The first block that our allocator places elsewhere: the recorded and our choice, as (address, size in bytes)."""
+    """Contains the first block that our allocator places elsewhere: the recorded and our choice, as (address, size in
+    bytes)."""
 
     recorded: tuple[int, int] | None
     ours: tuple[int, int] | None
@@ -122,7 +123,7 @@ class Replay:
         for extent in extents:
             pool = self.pool(extent.small)
             block, rest = Block(extent.start, extent.end - extent.start, pool), Block(0, 0, pool)
-            rest.in_use = True  # the unknown rest of the segment is never merged with
+            rest.in_use = True  # This block stands for the unknown rest of the segment, so no block may merge with it.
             block.prev = block.next = rest
             pool.add(block)
 
@@ -190,12 +191,12 @@ def fitted(events: list[Event], extents: list[Extent]) -> tuple[list[Extent], in
         after = min((e.start for e in extents if e.start >= end), default=1 << 62)
         if found[0].small:
             after = min(after, -(-end // SEGMENT_STEP) * SEGMENT_STEP)
-        else:  # a large segment ends on 2 MiB, and a block beside more than 1 MiB would not have been its tail
+        else:  # A large segment ends at a multiple of 2 MiB. A rest of at most 1 MiB would have stayed in the last block.
             needed = -(-needed // SEGMENT_STEP) * SEGMENT_STEP
             needed += SEGMENT_STEP if needed - end <= MIB else 0
         if needed <= after:
             found[0].end = needed
-        else:  # perhaps it is one free block with the extent that adjoins it
+        else:  # Perhaps the extent and the next extent are one free block.
             joined = [extent for extent in extents if extent.start == end and not extent.small]
             if not joined or found[0].small:
                 break

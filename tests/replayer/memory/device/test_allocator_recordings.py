@@ -1,7 +1,8 @@
-"""Compares the allocator with real GPUs: the address of every recorded block, and all totals after every event.
+"""Tests that the allocator gives every recorded block the address it had on a real GPU, with the same totals after every
+event.
 
-The tests use all eight recordings whose memory events have addresses and totals. Seven are reproduced completely, and the
-eighth as far as it shows which memory was free at its start.
+The tests use all eight recordings whose memory events have addresses and totals. The allocator reproduces seven recordings
+completely. It reproduces the eighth as far as the recording shows which memory was free at its start.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from replayer.memory.device.settings import MIB
 from replayer.memory.device.stats import PoolStats
 from tests.replayer.memory.device.recorded_memory import Agreement, Replay, device_events, fitted, free_at_start
 
-# Recordings that we explain completely. For each recording: the number of segments reserved while it ran, and how many ends of
-# initially free extents had to be moved (see recorded_memory.py).
+# The recordings that the allocator reproduces completely. Each recording has three numbers: the segments reserved during the
+# recording, the moved ends of initially free extents, and the initially free extents (see recorded_memory.py).
 EXPLAINED = {
     "a100_switch_transformer": (164, 0, 2),
     "a100_particle_fwd_bs512": (77, 1, 12),
@@ -34,7 +35,8 @@ EXPLAINED = {
 
 @pytest.mark.parametrize("name", EXPLAINED)
 def test_every_block_is_placed_where_the_gpu_placed_it(shared_traces: Path, name: str) -> None:
-    """GIVEN the free blocks at the start WHEN the events are replayed THEN addresses and totals are the recorded ones."""
+    """GIVEN the blocks that were free at the start WHEN the recorded events are replayed THEN all addresses and totals are the
+    recorded ones."""
     events = device_events(shared_traces / f"{name}.json.gz")
     found = free_at_start(events)
     count = len(found)
@@ -49,8 +51,7 @@ def test_every_block_is_placed_where_the_gpu_placed_it(shared_traces: Path, name
     assert sum(extent.end - extent.start for extent in extents) <= cached_bytes
 
 
-def test_every_real_recording_with_addresses_and_totals_is_tested_here(shared_traces: Path) -> None:
-    """GIVEN all real recordings THEN every one with addresses and totals is in the list of this file."""
+def test_every_real_recording_with_addresses_and_totals_is_listed_in_this_file(shared_traces: Path) -> None:
     telling = set()
     for path in shared_traces.glob("**/*.json.gz"):
         if path.parent.name == "broken":
@@ -72,9 +73,12 @@ def memory_rows(text: bytes) -> list[bytes]:
 def test_the_comparison_with_recordings_detects_a_wrong_allocator_rule(
     shared_traces: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
-    """GIVEN one changed rule WHEN the events are replayed THEN addresses or totals no longer agree. Recordings cannot show
-    only one change, that large blocks are split too early, because recordings contain the sizes of blocks and not of requests.
-    test_caching_allocator.py has a case for it."""
+    """GIVEN an allocator with one wrong rule WHEN the recorded events are replayed THEN addresses or totals differ from the
+    recording.
+
+    A recording cannot show that large blocks are split too early, because recordings contain the sizes of blocks and not of
+    requests. test_caching_allocator.py tests this rule.
+    """
     events = device_events(shared_traces / "a100_particle_fwd_bs512.json.gz")
     extents, _ = fitted(events, free_at_start(events))
     right = Pool.__init__
@@ -95,12 +99,12 @@ def test_the_comparison_with_recordings_detects_a_wrong_allocator_rule(
 
 
 def test_addresses_of_a_ddp_rank_agree_as_long_as_the_recording_determines_them(shared_traces: Path) -> None:
-    """26 770 events of one DDP rank.
+    """The recording contains 26 770 memory events of one DDP rank.
 
     The recording does not show the streams of its blocks, or when a block that NCCL used became free. It begins with 8.3 GiB
-    of cached memory and uses only 2.8 GiB of them, so the free memory of each stream is partly unknown. All addresses of the
-    first 1 410 events agree. After that, our allocator chooses other blocks, so the totals differ by the unsplit remainders of
-    the blocks.
+    of cached memory and uses only 2.8 GiB of this memory, so the free memory of each stream is partly unknown. All addresses
+    of the first 1 410 events agree. After these events, our allocator chooses other blocks, so the totals differ by the
+    unsplit remainders of the blocks.
     """
     events = device_events(shared_traces / "v100_ddp_memory_rank1of2.json.gz")
     extents, _ = fitted(events, free_at_start(events))
@@ -108,4 +112,4 @@ def test_addresses_of_a_ddp_rank_agree_as_long_as_the_recording_determines_them(
     assert start.placed == start.blocks and start.allocated == 1410
     whole = Replay(events, extents).agreement()
     assert whole.reserved == len(events) == 26_770
-    assert whole.placed >= 9_800 and whole.allocated >= 9_000  # measured: 9 870 of 13 385 blocks, 9 065 totals
+    assert whole.placed >= 9_800 and whole.allocated >= 9_000  # 9 870 of 13 385 blocks and 9 065 totals agreed.

@@ -1,4 +1,4 @@
-"""The caching allocator, rule by rule (c10/cuda/CUDACachingAllocator.cpp)."""
+"""Tests that the caching allocator follows each rule of PyTorch's c10/cuda/CUDACachingAllocator.cpp."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_streams_never_share_a_segment() -> None:
 
 @pytest.mark.parametrize(("left_bytes", "block_bytes"), [(MIB, 20 * MIB), (MIB + 512, 19 * MIB - 512)])
 def test_large_blocks_are_split_only_if_more_than_1_mib_is_left(left_bytes: int, block_bytes: int) -> None:
-    """GIVEN a cached segment of 20 MiB WHEN all but 1 MiB is requested THEN the last MiB stays in the block."""
+    """GIVEN a cached segment of 20 MiB WHEN the script requests 19 MiB THEN the block keeps the last MiB."""
     memory = memory_of()
     memory.free(take(memory, 2 * MIB))
     block = take(memory, 20 * MIB - left_bytes)
@@ -134,13 +134,13 @@ def test_emptying_the_cache_keeps_segments_that_are_in_use() -> None:
     memory.free(dropped)
     memory.empty_cache()
     assert memory.usage.reserved_bytes == 20 * MIB
-    assert memory.usage.driver_calls == 3  # two segments were taken, and one was returned
+    assert memory.usage.driver_calls == 3  # The allocator took two segments and returned one.
 
 
 def test_the_address_of_a_freed_segment_is_reused() -> None:
     memory = memory_of()
     first = take(memory, 10 * MIB)
-    assert first.address == 0x7F7F_FE00_0000  # 32 MiB below the top
+    assert first.address == 0x7F7F_FE00_0000  # The segment begins 32 MiB below the top of the address space.
     memory.free(first)
     memory.empty_cache()
     assert take(memory, 10 * MIB).address == 0x7F7F_FE00_0000
@@ -153,7 +153,8 @@ def test_the_address_of_a_freed_segment_is_reused() -> None:
 def test_the_pytorch_release_decides_which_of_two_free_blocks_is_used(
     tie_rule: TieRule, of_segments: str, of_parts: str
 ) -> None:
-    """The second segment lies below the first, as CUDA places them."""
+    """GIVEN two free blocks of equal size THEN the release decides by address or by age. CUDA places a second segment below
+    the first."""
     memory = DeviceMemory(0, GIB, tie_rule=tie_rule, settings=AllocatorSettings())
     above, below = take(memory, 32 * MIB), take(memory, 32 * MIB)
     memory.free(below)
@@ -163,16 +164,16 @@ def test_the_pytorch_release_decides_which_of_two_free_blocks_is_used(
     memory = DeviceMemory(0, GIB, tie_rule=tie_rule, settings=AllocatorSettings())
     whole, below = take(memory, 96 * MIB), take(memory, 32 * MIB)
     memory.free(whole)
-    above = take(memory, 32 * MIB)  # a new block at the start of the first segment; the rest is the old block
+    above = take(memory, 32 * MIB)  # This block is new. The rest of the first segment is the old block.
     take(memory, 64 * MIB)
     memory.free(above)
     memory.free(below)
     assert take(memory, 32 * MIB) is {"above": above, "below": below}[of_parts]
 
 
-def test_a_request_of_an_exabyte_fails_at_once() -> None:
-    """GIVEN cached memory WHEN a request is impossibly large THEN PyTorch does not return the cached memory, and does not
-    count the failure."""
+def test_a_request_of_an_exabyte_fails_without_emptying_the_cache() -> None:
+    """GIVEN cached memory WHEN a script requests an exabyte THEN PyTorch keeps the cached memory, and does not count the
+    failure."""
     memory = memory_of()
     memory.free(take(memory, 30 * MIB))
     with pytest.raises(OutOfMemory, match=r"^CUDA out of memory\. Tried to allocate more than 1EB memory\.$"):
@@ -194,7 +195,7 @@ def test_free_parts_of_segments_are_released_if_the_batch_is_known_to_fit() -> N
     memory = memory_of(100 * MIB)
     large = take(memory, 90 * MIB)
     memory.free(large)
-    kept = take(memory, 40 * MIB)  # splits it
+    kept = take(memory, 40 * MIB)  # This request splits the free block of 90 MiB.
     with pytest.raises(OutOfMemory):
         memory.malloc(60 * MIB, 0)
     memory.returns_pieces = True
@@ -221,7 +222,7 @@ def test_the_rest_of_a_partly_released_segment_becomes_separate_segments() -> No
     assert (memory.usage.stats()["segment"]["all"]["current"], memory.usage.reserved_bytes) == (1, 40 * MIB)
 
 
-def test_out_of_memory_names_the_segment_and_every_figure() -> None:
+def test_the_out_of_memory_message_contains_the_segment_size_and_all_figures() -> None:
     memory = memory_of(40 * MIB, outside_bytes=10 * MIB)
     take(memory, 2 * MIB)
     with pytest.raises(OutOfMemory) as caught:
@@ -264,7 +265,7 @@ def test_sizes_are_written_as_pytorch_writes_them(size: int, text: str) -> None:
 
 
 class Times:
-    """A fake host whose time the tests set. The fake host records how long it had to wait."""
+    """A fake host whose time is set by the tests. The fake host records how long it had to wait."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -285,7 +286,7 @@ def test_a_block_used_by_another_stream_is_freed_when_its_work_ends() -> None:
     for stream in (side, early):
         times.memory.record_stream(block, stream)
     times.memory.free(block)
-    side.wait(5_000)  # work that is queued after the block was let go of does not count
+    side.wait(5_000)  # Work that is queued after the block was freed does not delay its reuse.
     assert times.memory.usage.allocated_bytes == 0
     assert times.memory.usage.stats()["active_bytes"]["all"]["current"] == 512
     times.now_ns = 999
@@ -361,8 +362,8 @@ def test_a_full_device_first_returns_just_enough_oversize_blocks() -> None:
     memory = memory_of(200 * MIB, settings="max_split_size_mb:32")
     for block in [take(memory, size * MIB) for size in (40, 60, 90)]:
         memory.free(block)
-    take(memory, 32 * MIB + 512)  # the 40 MiB block
-    take(memory, 62 * MIB + 512 - 20 * MIB)  # the 60 MiB block
+    take(memory, 32 * MIB + 512)  # This request uses the block of 40 MiB.
+    take(memory, 62 * MIB + 512 - 20 * MIB)  # This request uses the block of 60 MiB.
     take(memory, 110 * MIB - 20 * MIB)
     assert memory.usage.reserved_bytes == 190 * MIB
     with pytest.raises(OutOfMemory):
@@ -397,8 +398,8 @@ def test_an_oversize_block_is_used_if_it_wastes_less_than_20_mib(cached_mib: int
 
 
 def test_several_oversize_blocks_are_released_for_a_larger_one() -> None:
-    """GIVEN a full device of 160 MiB with free blocks of 20, 40, 40 and 60 MiB WHEN 80 MiB are requested THEN 60 and 40 MiB
-    are released, because no single block is large enough."""
+    """GIVEN a full device with free blocks of 20, 40, 40 and 60 MiB WHEN 80 MiB are requested THEN the allocator releases the
+    blocks of 60 MiB and 40 MiB. No single block is large enough."""
     memory = memory_of(160 * MIB, settings="max_split_size_mb:32")
     for block in [take(memory, size * MIB) for size in (20, 40, 40, 60)]:
         memory.free(block)
@@ -436,12 +437,12 @@ def test_a_limit_leaves_memory_of_other_programs_alone() -> None:
 @pytest.mark.parametrize(
     ("request_bytes", "block_bytes"),
     [
-        (100 * KIB, 104 * KIB),  # steps of 64 / 8 KiB
-        (65 * MIB, 72 * MIB),  # steps of 64 / 8 MiB
-        (130 * MIB, 130 * MIB),  # no divisions at 128 MiB
-        (300 * MIB, 320 * MIB),  # steps of 256 / 4 MiB
-        (600 * MIB, 768 * MIB),  # steps of 512 / 2 MiB
-        (200 * GIB, 256 * GIB),  # beyond the last interval
+        (100 * KIB, 104 * KIB),  # Sizes above 64 KiB are multiples of 64 KiB / 8.
+        (65 * MIB, 72 * MIB),  # Sizes above 64 MiB are multiples of 64 MiB / 8.
+        (130 * MIB, 130 * MIB),  # Sizes between 128 MiB and 256 MiB are not rounded.
+        (300 * MIB, 320 * MIB),  # Sizes above 256 MiB are multiples of 256 MiB / 4.
+        (600 * MIB, 768 * MIB),  # Sizes above 512 MiB are multiples of 512 MiB / 2.
+        (200 * GIB, 256 * GIB),  # Sizes beyond the last given interval use the divisions of ">".
     ],
 )
 def test_the_number_of_divisions_depends_on_the_size_of_the_request(request_bytes: int, block_bytes: int) -> None:
@@ -463,8 +464,9 @@ def test_sizes_are_rounded_to_fractions_of_powers_of_two(request_bytes: int, blo
     assert memory.settings.round_up(request_bytes) == block_bytes
 
 
-def test_garbage_is_collected_before_the_limit_is_reached_oldest_first() -> None:
-    """GIVEN a threshold of 100 MiB WHEN another segment would exceed it THEN the oldest cached segments are returned first."""
+def test_the_oldest_cached_segments_are_returned_before_the_limit_is_reached() -> None:
+    """GIVEN a threshold of 100 MiB WHEN a new segment would exceed the threshold THEN the oldest cached segment is returned
+    first."""
     memory = memory_of(200 * MIB, settings="garbage_collection_threshold:0.5,per_process_memory_fraction:1.0")
     old, young = take(memory, 60 * MIB), take(memory, 50 * MIB)
     memory.free(old)
@@ -477,7 +479,7 @@ def test_garbage_is_collected_before_the_limit_is_reached_oldest_first() -> None
     assert memory.usage.stats()["num_alloc_retries"] == 0
 
 
-# -- whoever calls, whenever -------------------------------------------------------------------------------------------
+# -- threads, statistics and history -----------------------------------------------------------------------------------
 
 
 def test_a_block_cannot_be_freed_twice() -> None:

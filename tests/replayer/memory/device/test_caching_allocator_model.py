@@ -1,4 +1,5 @@
-"""The allocator and a model of lists agree in every block and figure for any sequence of requests."""
+"""Tests that the allocator agrees with a simple model, made of lists, in every block and figure for any sequence of
+requests."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ SIZES = st.one_of(
 
 
 class Piece:
-    """A block of the model. Pieces with different `segment` or `kind` (stream, small) must not be merged or shared."""
+    """A block of the model. Pieces that differ in `segment` or `kind` (stream, small) are never merged."""
 
     def __init__(self, address: int, size: int, kind: tuple[int, bool], segment: int) -> None:
         self.address, self.size, self.kind, self.segment, self.free = address, size, kind, segment, True
@@ -32,8 +33,7 @@ class Piece:
 
 
 class Model:
-    """Implements the allocator's rules in a simple, slow way: one list of all pieces, which every request searches
-    completely."""
+    """Implements the allocator's rules in a simple, slow way: every request searches one list of all pieces."""
 
     def __init__(self, tie_rule: TieRule) -> None:
         self.tie_rule = tie_rule
@@ -97,7 +97,7 @@ class Model:
             self.space.give_back(piece.address, piece.size)
 
     def release_pieces(self) -> None:
-        """Return all free memory to the device. A part of a segment that is in use without gaps remains as a segment."""
+        """Return all free memory to the device. The remaining parts of a segment become segments."""
         for piece in [p for p in self.pieces if p.free]:
             self.pieces.remove(piece)
             self.space.give_back(piece.address, piece.size)
@@ -147,7 +147,7 @@ class Agreement(RuleBasedStateMachine):
             self.model.merge(piece)
 
     def end_waiting(self) -> None:
-        """What a full device does: the host waits for all streams. (The allocator itself moves the time.)"""
+        """Make the host wait for all streams, as a full device does. The allocator itself moves the time."""
         for _, piece in self.waiting:
             self.model.merge(piece)
         self.waiting = []

@@ -1,4 +1,5 @@
-"""Expandable segments, rule by rule (c10/cuda/CUDACachingAllocator.cpp, Note [Expandable Segments]), worked out by hand."""
+"""Tests that expandable segments follow PyTorch's rules, with figures that were calculated by hand. The rules are in
+c10/cuda/CUDACachingAllocator.cpp, Note [Expandable Segments]."""
 
 from __future__ import annotations
 
@@ -37,11 +38,11 @@ def test_expandable_segments_grow_in_pages_of_2_and_20_mib(request_bytes: int, m
     memory = memory_of()
     take(memory, request_bytes)
     assert memory.usage.reserved_bytes == mapped_bytes
-    assert memory.usage.stats()["segment"]["all"]["current"] == 0  # they are no segments of cudaMalloc
+    assert memory.usage.stats()["segment"]["all"]["current"] == 0  # cudaMalloc allocated no segment.
 
 
 def test_adjacent_blocks_share_a_page_and_only_missing_pages_are_mapped() -> None:
-    """GIVEN 15 of 20 MiB in use WHEN 10 MiB are requested THEN they use the remaining 5 MiB of the page and one new page."""
+    """GIVEN a page of 20 MiB with 5 MiB free WHEN 10 MiB are requested THEN the new block uses these 5 MiB and one new page."""
     memory = memory_of()
     first, second = take(memory, 15 * MIB), take(memory, 10 * MIB)
     assert second.address == first.address + 15 * MIB
@@ -57,7 +58,7 @@ def test_large_blocks_are_split_down_to_512_bytes() -> None:
 
 
 def growing_lengths(settings: str) -> DeviceMemory:
-    """Allocates sequences that get longer from batch to batch, so no freed block is large enough for the next sequence."""
+    """Allocate sequences that get longer from batch to batch, so no freed block is large enough for the next sequence."""
     memory = memory_of(settings=settings)
     for length in range(100, 200, 5):
         batch = [take(memory, length * size) for size in (512 << 10, 128 << 10, 300 << 10)]
@@ -67,8 +68,8 @@ def growing_lengths(settings: str) -> DeviceMemory:
 
 
 def test_growing_batches_reserve_less_memory_with_expandable_segments() -> None:
-    """GIVEN growing batches WHEN each is freed before the next THEN one range grows with the largest batch, 195 x 940 KiB in
-    pages of 20 MiB. Plain segments accumulate."""
+    """GIVEN growing batches WHEN each batch is freed before the next one THEN one expandable segment grows with the largest
+    batch. Plain segments accumulate. The largest batch has 195 x 940 KiB, which is 180 MiB in pages of 20 MiB."""
     expandable, plain = growing_lengths(ON), growing_lengths(OFF)
     assert expandable.usage.peak_allocated_bytes == 195 * (940 << 10) <= plain.usage.peak_allocated_bytes
     assert expandable.usage.reserved_bytes == 180 * MIB
@@ -76,8 +77,8 @@ def test_growing_batches_reserve_less_memory_with_expandable_segments() -> None:
 
 
 def test_a_program_that_fragments_its_memory_fits_with_expandable_segments_only() -> None:
-    """GIVEN two freed blocks of 20 MiB with 2 MiB in use in the first WHEN 38 MiB are requested THEN one range holds both side
-    by side. Of two plain segments, only one of 20 MiB can be returned to the device."""
+    """GIVEN two freed blocks of 20 MiB, and 2 MiB in use in the first WHEN 38 MiB are requested THEN they fit in one
+    expandable segment. With plain segments, the device can get back only one of the two segments."""
     for settings, fits in ((ON, True), (OFF, False)):
         memory = memory_of(capacity_bytes=60 * MIB, settings=settings)
         first, second, _ = (take(memory, 20 * MIB) for _ in range(3))
@@ -92,8 +93,8 @@ def test_a_program_that_fragments_its_memory_fits_with_expandable_segments_only(
 
 
 def test_the_best_fit_considers_how_far_a_block_can_grow() -> None:
-    """GIVEN a free end of 1.5 MiB that can grow and a free block of 3 MiB that cannot WHEN 1.2 MiB are requested THEN the block
-    is used, and the end, although it fits better, is kept for larger requests."""
+    """GIVEN free memory of 1.5 MiB that can grow, and a free block of 3 MiB that cannot WHEN 1.2 MiB are requested THEN the
+    allocator uses the block of 3 MiB. It keeps the memory that can grow for larger requests."""
     memory = memory_of()
     first = take(memory, 3 * MIB)
     start = first.address
@@ -104,13 +105,13 @@ def test_the_best_fit_considers_how_far_a_block_can_grow() -> None:
 
 
 def test_empty_pages_are_unmapped_one_by_one_and_mapped_again_first() -> None:
-    """GIVEN three pages, the last in use WHEN the cache is emptied THEN two are unmapped, and are later mapped again at the
-    same place."""
+    """GIVEN three pages, the last of them in use WHEN the cache is emptied THEN the other two pages are unmapped. Later, they
+    are mapped again at the same place."""
     memory = memory_of()
     first, last = take(memory, 45 * MIB), take(memory, 10 * MIB)
     memory.free(first)
     memory.empty_cache()
-    assert memory.usage.reserved_bytes == 20 * MIB  # 40 to 60 MiB, with 5 MiB free before the block
+    assert memory.usage.reserved_bytes == 20 * MIB  # The page from 40 to 60 MiB remains. Its first 5 MiB are free.
     parts = memory.snapshot()
     assert [(part["address"], part["total_size"]) for part in parts] == [(first.address + 40 * MIB, 20 * MIB)]
     assert take(memory, 41 * MIB).address == first.address
@@ -135,11 +136,12 @@ def test_each_stream_and_size_class_has_a_separate_address_range() -> None:
     blocks = [take(memory, size, stream) for size in (512, 2 * MIB) for stream in (0, 7)]
     assert memory.usage.reserved_bytes == 44 * MIB
     starts = sorted(block.address for block in blocks)
-    assert all(after - before >= 18 * GIB for before, after in pairwise(starts))  # 9/8 of the device
+    # Each range is 9/8 as large as the memory of the device.
+    assert all(after - before >= 18 * GIB for before, after in pairwise(starts))
 
 
 def test_empty_pages_of_other_streams_are_reused_when_memory_runs_out() -> None:
-    """GIVEN pages cached for one stream WHEN another stream needs memory THEN the pages are unmapped and mapped again, which
+    """GIVEN pages cached for one stream WHEN another stream needs memory THEN the pages are unmapped and mapped again. This
     counts as a retry."""
     memory = memory_of(capacity_bytes=100 * MIB)
     memory.free(take(memory, 70 * MIB))
@@ -149,8 +151,8 @@ def test_empty_pages_of_other_streams_are_reused_when_memory_runs_out() -> None:
 
 
 def test_an_out_of_memory_error_keeps_mapped_pages_and_names_the_segment_size() -> None:
-    """GIVEN 100 MiB, of which other processes use 10 WHEN more than 80 MiB are requested THEN it fails with the message of a
-    plain segment."""
+    """GIVEN a device of 100 MiB, of which other processes use 10 MiB WHEN a script requests more than 80 MiB THEN the
+    allocation fails with the message of a plain segment."""
     memory = memory_of(capacity_bytes=100 * MIB, outside_bytes=10 * MIB)
     kept = take(memory, 78 * MIB)
     with pytest.raises(OutOfMemory, match=r"Tried to allocate 20.00 MiB"):
@@ -162,22 +164,23 @@ def test_an_out_of_memory_error_keeps_mapped_pages_and_names_the_segment_size() 
 
 
 def test_a_segment_can_grow_only_if_a_whole_segment_fits_in_the_memory_fraction() -> None:
-    """GIVEN a free end of the last page WHEN 30 MiB are allowed and 20 MiB mapped THEN growing by any amount still fails."""
+    """GIVEN a limit of 30 MiB, and a mapped page of 20 MiB WHEN the segment has to grow by 1 MiB THEN the allocation fails,
+    because a segment of 20 MiB would exceed the limit."""
     memory = memory_of(capacity_bytes=100 * MIB)
     memory.set_memory_fraction(0.3)
     take(memory, 19 * MIB)
     with pytest.raises(OutOfMemory, match=r"30.00 MiB allowed"):
         memory.malloc(2 * MIB, 0)
-    assert take(memory, 512).size_bytes == 512  # a segment of 2 MiB is allowed
+    assert take(memory, 512).size_bytes == 512  # A small segment of 2 MiB is within the limit.
 
 
-def test_small_requests_do_not_use_oversize_blocks_of_expandable_segments() -> None:
-    """GIVEN max_split_size WHEN a free block of a range is above it THEN a smaller request does not use the block."""
+def test_small_requests_use_the_end_of_an_oversize_expandable_segment() -> None:
     memory = memory_of(settings="expandable_segments:True,max_split_size_mb:40")
     memory.free(take(memory, 60 * MIB))
     before = memory.usage.reserved_bytes
     small = take(memory, 5 * MIB)
-    assert memory.usage.reserved_bytes == before  # the end of the range is where it grows: what is free there serves
+    # The segment can grow at its end, so the small request uses the free memory there.
+    assert memory.usage.reserved_bytes == before
     assert small.size_bytes == 5 * MIB
     assert memory.usage.stats()["oversize_allocations"]["allocated"] == 1
 
@@ -191,8 +194,8 @@ def test_garbage_is_collected_from_plain_segments_only() -> None:
 
 
 def test_expandable_segments_can_be_switched_off_temporarily() -> None:
-    """GIVEN a free expandable block WHEN the setting is off THEN requests get plain segments. WHEN it is on again THEN they get
-    that block."""
+    """GIVEN a free expandable block WHEN the setting is off THEN requests get plain segments. WHEN the setting is on again
+    THEN requests get the expandable block."""
     memory = memory_of()
     memory.free(take(memory, 5 * MIB))
     memory.apply(parse_settings("expandable_segments:False"))
@@ -207,7 +210,8 @@ def test_expandable_segments_can_be_switched_off_temporarily() -> None:
 
 
 def test_memory_before_unmapped_pages_can_be_used_up_to_their_start() -> None:
-    """GIVEN pages of 20 MiB, and a free block that begins at 5 MiB WHEN its other pages are unmapped THEN 15 MiB are free."""
+    """GIVEN a free block that begins 5 MiB after the start of a page of 20 MiB WHEN the later pages are unmapped THEN 15 MiB
+    of the first page are free."""
     memory = memory_of()
     kept, freed = take(memory, 5 * MIB), take(memory, 60 * MIB)
     memory.free(freed)
@@ -232,9 +236,9 @@ def test_the_history_shows_what_was_mapped_and_unmapped() -> None:
     assert all(abs(e["time_us"] * 1000 - time.time_ns()) < 60e9 for e in memory.history.entries)
 
 
-def test_a_steady_program_becomes_a_cycle() -> None:
-    """GIVEN an allocator with expandable segments WHEN steps repeat THEN each has the addresses of the first, and the totals
-    rise."""
+def test_repeated_steps_with_expandable_segments_get_the_same_addresses() -> None:
+    """GIVEN an allocator with expandable segments WHEN a step repeats THEN each repetition gets the addresses of the first
+    step, and the total counts rise."""
     memory = memory_of()
     allocator = TensorAllocator(memory)
     seen = []
@@ -251,8 +255,8 @@ def test_a_steady_program_becomes_a_cycle() -> None:
 
 
 def test_large_pages_are_reserved_at_the_call_that_needs_them() -> None:
-    """GIVEN pages of 64 MiB on a device of 100 MiB WHEN two streams request a little THEN the second request runs out of memory
-    at once."""
+    """GIVEN pages of 64 MiB on a device of 100 MiB WHEN two streams each request 2 MiB THEN the second request runs out of
+    memory."""
     for settings in ("large_segment_size_mb:64", "expandable_segments:True,large_segment_size_mb:64"):
         allocator = TensorAllocator(memory_of(capacity_bytes=100 * MIB, settings=settings))
         assert allocator.malloc(2 * MIB, 0) is not None

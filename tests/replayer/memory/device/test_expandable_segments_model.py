@@ -1,6 +1,6 @@
-"""Expandable segments against a model of bytes: for any requests in any order, both agree in every block and figure.
+"""Tests that expandable segments agree with a model of bytes in every block and figure, for any requests in any order.
 
-The model has no lists of free blocks. The model knows which pages of a range have memory and which bytes are in use. The rest
+The model has no lists of free blocks. The model knows which pages of a range have memory and which bytes are in use. The bytes
 between used bytes are free blocks. The setting changes during the test, so both kinds of segments exist at the same time.
 """
 
@@ -40,11 +40,11 @@ class Range:
 
     def __init__(self, base: int, size: int, page: int, kind: tuple[int, bool], expandable: bool) -> None:
         self.base, self.end, self.page, self.kind, self.expandable = base, base + size, page, kind, expandable
-        self.mapped: set[int] = set() if expandable else {0}  # pages
-        self.used: dict[int, int] = {}  # start -> end
+        self.mapped: set[int] = set() if expandable else {0}  # The numbers of the pages with memory.
+        self.used: dict[int, int] = {}  # Maps the start address of each used block to its end.
 
     def without_memory(self) -> list[Span]:
-        """Runs of pages without memory."""
+        """Return the adjoining pages without memory as spans."""
         spans: list[Span] = []
         for start in range(self.base, self.end, self.page):
             if (start - self.base) // self.page not in self.mapped:
@@ -59,7 +59,7 @@ class Range:
         return [Span(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
 
     def room_from(self, start: int) -> int:
-        """Bytes up to the next block in use."""
+        """Return the number of bytes up to the next block in use."""
         return min([used for used in self.used if used >= start], default=self.end) - start
 
 
@@ -160,7 +160,7 @@ class Model:
                 space.give_back(r.base, r.end - r.base)
 
 
-# (bytes, stream): a malloc; (None, n): the n-th of the live allocations is freed
+# (bytes, stream) allocates memory, and (None, n) frees the n-th live allocation.
 moves = st.lists(
     st.one_of(
         st.tuples(SIZES, st.sampled_from([0, 0, 0, 7])),

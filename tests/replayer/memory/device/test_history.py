@@ -1,4 +1,4 @@
-"""The history of allocations, as `torch.cuda.memory._record_memory_history` records it."""
+"""Tests that the allocation history has the entries that `torch.cuda.memory._record_memory_history` records."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ def test_freed_segments_have_stack_frames_only_with_all_contexts(context: str | 
     assert [(entry["addr"], entry["size"]) for entry in history.entries] == [(4096, 2 << 20)] * 2
 
 
-def test_a_history_that_carries_on_keeps_metadata_and_the_frames_of_blocks() -> None:
-    """With its entries, or without them."""
+def test_a_continued_history_keeps_the_metadata_with_or_without_the_entries() -> None:
     before = History("all")
     before.metadata = "epoch 1"
     before.segment("segment_alloc", 4096, 2 << 20, 0)

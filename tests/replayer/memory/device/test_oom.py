@@ -1,4 +1,4 @@
-"""Out-of-memory messages with the wording of the recorded PyTorch and the current figures."""
+"""Tests that out-of-memory messages have the wording of the recorded PyTorch release and the current figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replayer.memory.device.oom import DEFAULT_OOM_TEXT, Figures, oom_text, oom_
 
 MIB, GIB = 1 << 20, 1 << 30
 
-# The messages of PyTorch 1.9 to 2.0, of earlier releases, which gave no advice, and of 1.3 and earlier, which said "cached".
+# OLD is the message of PyTorch 1.9 to 2.0. Earlier releases (OLDER) gave no advice. Releases up to 1.3 (OLDEST) said "cached".
 OLD = (
     "CUDA out of memory. Tried to allocate 1048576.00 GiB (GPU 0; 31.74 GiB total capacity; 17.00 MiB already allocated;"
     " 31.26 GiB free; 20.00 MiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting"
@@ -26,7 +26,8 @@ OLDEST = (
     "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 3; 10.76 GiB total capacity; 9.76 GiB already allocated; 21.12"
     " MiB free; 9.88 GiB cached)"
 )
-# PyTorch 2.1 to 2.9, on a machine with another process, in a script that had captured graphs and set a fraction.
+# This is the message of PyTorch 2.1 to 2.9 on a GPU with other processes. The script had captured CUDA graphs and set a memory
+# fraction.
 SHARED = (
     "CUDA out of memory. Tried to allocate 1048576.00 GiB. GPU 2 has a total capacity of 79.15 GiB of which 370.69 MiB is"
     " free. Process 16335 has 25.34 GiB memory in use. Process 7 has 512 bytes memory in use. Including non-PyTorch"
@@ -50,7 +51,7 @@ NOW = Figures(
 
 
 def test_out_of_memory_messages_have_the_texts_of_old_pytorch_releases() -> None:
-    """The out-of-memory message that case C of the published studies quotes."""
+    """Case C of the published studies quotes the first of these out-of-memory messages."""
     assert oom_text(OLD, NOW) == (
         "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; 5.61 GiB already allocated;"
         " 269.38 MiB free; 5.69 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting"
@@ -71,7 +72,8 @@ def test_the_out_of_memory_message_has_the_text_of_current_pytorch_releases() ->
 
 
 def test_the_out_of_memory_message_contains_no_facts_of_the_recorded_machine() -> None:
-    """GIVEN a message with other processes, private pools and a fraction WHEN filled THEN only its wording is left."""
+    """GIVEN a recorded message with other processes, private pools and a memory fraction WHEN the current figures are filled
+    in THEN only the wording of the recorded message is left."""
     assert oom_text(SHARED, NOW) == oom_text(DEFAULT_OOM_TEXT, NOW).replace("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 

@@ -1,4 +1,5 @@
-"""Addresses of segments. The order of sizes and places is from an allocator history of an H200."""
+"""Tests that segments have the addresses that CUDA gives them. An allocation history of an H200 shows the order of sizes and
+places."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def test_a_new_range_is_a_multiple_of_32_mib_below_all_others() -> None:
 
 def test_a_segment_gets_the_lowest_address_of_the_newest_range_with_room() -> None:
     addresses = DriverAddresses(0)
-    # two ranges of 128 MiB, each with 30 MiB left, and one of 64 MiB with 14 MiB left
+    # Two ranges of 128 MiB have 30 MiB left each, and one range of 64 MiB has 14 MiB left.
     assert below_top(addresses, 98, 98, 50) == [128, 256, 320]
     assert below_top(addresses, 26, 26) == [256 - 98, 128 - 98]
     assert below_top(addresses, 2, 12, 2) == [320 - 50, 320 - 52, 256 - 124]
@@ -34,25 +35,25 @@ def test_free_addresses_of_a_range_are_used_again_and_an_empty_range_is_returned
     addresses.give_back(first, 20 * MIB)
     assert addresses.allocate(4 * MIB) == first and addresses.allocate(18 * MIB) == TOP - 64 * MIB
     addresses.give_back(first, 4 * MIB)
-    addresses.give_back(second, 10 * MIB)  # now the upper range is empty, so its 12 free MiB are not used
+    addresses.give_back(second, 10 * MIB)  # The upper range is empty now, so its 12 free MiB are not used.
     assert addresses.allocate(16 * MIB) == TOP - 96 * MIB
 
 
 def test_a_gap_between_ranges_is_used_if_it_has_32_mib_to_spare() -> None:
     addresses = DriverAddresses(0)
     taken = [addresses.allocate(32 * MIB) for _ in range(5)]
-    addresses.give_back(taken[1], 32 * MIB)  # a gap of 32 MiB
+    addresses.give_back(taken[1], 32 * MIB)  # Now there is a gap of 32 MiB.
     assert addresses.allocate(32 * MIB) == TOP - 6 * 32 * MIB
-    addresses.give_back(taken[2], 32 * MIB)  # the gap has 64 MiB
+    addresses.give_back(taken[2], 32 * MIB)  # Now the gap has 64 MiB.
     assert addresses.allocate(32 * MIB) == taken[1]
 
 
-def test_devices_have_separate_addresses() -> None:
+def test_the_addresses_of_the_second_device_begin_1_tib_lower() -> None:
     assert DriverAddresses(1).allocate(MIB) == TOP - (1 << 40) - 32 * MIB
 
 
 def test_each_device_has_its_own_addresses() -> None:
-    """The addresses of two devices are 1 TiB apart, and those of their expandable segments 5 TiB."""
+    """The addresses of two devices are 1 TiB apart. The addresses of their expandable segments are 5 TiB apart."""
     assert [TOP - DriverAddresses(device).allocate(32 * MIB) for device in (0, 1, 3)] == [
         (device << 40) + 32 * MIB for device in (0, 1, 3)
     ]

@@ -48,15 +48,15 @@ TEXTS = [
 
 
 def test_torch_accepts_the_same_allocator_settings() -> None:
-    """GIVEN valid and invalid settings WHEN the parser of torch reads them THEN it accepts those that our parser accepts. It
-    runs in a fork, because torch keeps the settings it has read."""
+    """GIVEN valid and invalid settings WHEN torch's parser reads them THEN it accepts the settings that our parser accepts.
+    The test runs in a fork, because torch keeps the settings it has read."""
     judge = (
         "import sys, torch\n"
         "for text in sys.argv[1:]:\n"
         "    try: torch._C._accelerator_setAllocatorSettings(text); print(1)\n"
         "    except (RuntimeError, ValueError): print(0)\n"
     )
-    # large_segment_size_mb comes last, for it changes what is accepted after it
+    # The setting large_segment_size_mb comes last, because it changes which settings torch accepts after it.
     texts = sorted(TEXTS, key=lambda text: "large_segment_size_mb:30" in text)
     for text, verdict in zip(texts, printed_in_fork(judge, *texts).split(), strict=True):
         assert accepts(text) == (verdict == "1"), text
@@ -99,8 +99,8 @@ def test_using_a_setting_without_effect_gives_a_warning(key: str) -> None:
 
 
 def test_settings_without_any_effect_on_memory_are_accepted_silently() -> None:
-    """GIVEN settings without any effect on memory WHEN they are set THEN there is no message and no change, and a typo is an
-    error."""
+    """GIVEN settings without any effect on memory WHEN they are set THEN no message appears and no setting changes. A
+    misspelled setting is an error."""
     for key in IGNORED:
         assert parse_settings(f"{key}:True") == AllocatorSettings()
         with pytest.raises(SettingsError, match="'True' or 'False' at index 6 in ConfigTokenizer but got 'yes'"):
@@ -112,7 +112,7 @@ def test_settings_without_any_effect_on_memory_are_accepted_silently() -> None:
 
 
 def test_every_allocator_setting_of_torch_is_known() -> None:
-    """GIVEN the keys in the header of torch WHEN they are set THEN each is known. All other known keys exist only in later
+    """GIVEN the keys in torch's header file THEN our parser knows each key. The other keys of our parser exist only in later
     releases."""
     header = Path(torch.__file__).parent / "include" / "c10" / "cuda" / "CUDAAllocatorConfig.h"
     listed = header.read_text().partition("keys{")[2].partition("}")[0]
@@ -149,7 +149,7 @@ def test_the_smallest_accepted_sizes_equal_those_of_torch(smallest: str, too_sma
 
 
 def test_a_memory_snapshot_contains_the_settings_in_the_units_of_pytorch() -> None:
-    """`torch.cuda.memory._snapshot()["allocator_settings"]`: segments in MiB, the largest block that is split in bytes."""
+    """In a memory snapshot, segment sizes are in MiB, and the size of the largest block that is split is in bytes."""
     plain = settings_dict(parse_settings(""), "")
     assert (plain["large_segment_size_mb"], plain["max_split_size"], plain["PYTORCH_CUDA_ALLOC_CONF"]) == (20, -1, "")
     assert (plain["expandable_segments"], plain["garbage_collection_threshold"]) == (False, 0.0)

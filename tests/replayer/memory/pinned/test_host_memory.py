@@ -1,4 +1,4 @@
-"""The host allocator's rounding, reuse, blocks in use by asynchronous copies, and statistics, and real locks of memory
+"""Tests of the host allocator: how it rounds sizes, reuses blocks, waits for asynchronous copies, counts, and locks memory
 pages."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class _NoLocks(PageLocks):
-    """Remembers what it was asked to lock."""
+    """Remembers which memory it was asked to lock, without locking any."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def test_the_last_freed_block_is_reused_first() -> None:
     assert _address(device.memory.allocate(4_096)) == latest
 
 
-def test_a_block_that_an_asynchronous_copy_reads_is_not_handed_out_before_its_end() -> None:
+def test_a_block_that_an_asynchronous_copy_reads_is_not_reused_before_the_copy_ends() -> None:
     device, stream = _Device(), VirtualStream(0, 0)
     buffer = device.memory.allocate(4_096)
     address = _address(buffer)
@@ -100,10 +100,11 @@ def test_a_block_that_an_asynchronous_copy_reads_is_not_handed_out_before_its_en
     device.now_ns = 999
     busy = device.memory.allocate(4_096)
     assert _address(busy) != address
-    assert device.memory.statistics()["active_requests"]["current"] == 2  # PyTorch too counts it as active until then
+    # PyTorch also counts the block as active until the copy ends.
+    assert device.memory.statistics()["active_requests"]["current"] == 2
     device.now_ns = 1_000
     assert _address(device.memory.allocate(4_096)) == address
-    again = device.memory.allocate(4_096)  # the copy is forgotten with its end
+    again = device.memory.allocate(4_096)  # When the copy has ended, the block is no longer in use by the copy.
     assert _address(again) == address
 
 
@@ -136,7 +137,7 @@ def test_statistics_are_reset_as_pytorch_resets_them() -> None:
 
 
 def test_the_times_of_pinned_blocks_are_in_microseconds() -> None:
-    """GIVEN blocks that took 2, 7.9 and 3 us to allocate and 5 us to free."""
+    """GIVEN three blocks that took 2, 7.9 and 3 us to allocate, one of which took 5 us to free."""
     stats = HostStats()
     for took_ns in (2_000, 7_900, 3_000):
         stats.block_added(4096, took_ns)
@@ -152,31 +153,30 @@ def test_memory_that_the_script_registers_is_pinned_until_it_is_unregistered() -
     device = _Device()
     mine = memoryview(bytearray(3 * PAGE))
     address = _address(mine)
-    for at in (2 * PAGE, 0, PAGE):  # next to each other
+    for at in (2 * PAGE, 0, PAGE):  # These three pages are next to each other.
         assert device.memory.register(address + at, PAGE)
     assert all(device.memory.unregister(address + at) for at in (PAGE, 0, 2 * PAGE))
     assert device.memory.register(address, len(mine))
     assert device.memory.holds(address + 5) and device.locks.locked == {address: len(mine)}
-    assert not device.memory.register(address + PAGE, PAGE)  # some of it is registered already
+    assert not device.memory.register(address + PAGE, PAGE)  # A part of this memory is already registered.
     assert not device.memory.register(address - 8, 16)
     assert not device.memory.unregister(address + PAGE)
     assert device.memory.unregister(address)
     assert not device.memory.unregister(address)
     assert not device.memory.holds(address) and device.locks.locked == {}
     buffer = device.memory.allocate(64)
-    assert not device.memory.unregister(_address(buffer))  # the allocator's own
+    assert not device.memory.unregister(_address(buffer))  # The allocator owns this memory, so the script cannot unregister it.
 
 
 class HostMemoryModel(RuleBasedStateMachine):
-    """Compares the allocator with a rule of twenty lines: a freed block that no copy uses serves requests of its size, the
-    latest freed first."""
+    """Compares the allocator with one rule: a request takes the latest freed block of its size that no copy uses."""
 
     def __init__(self) -> None:
         super().__init__()
         self.device = _Device()
         self.stream = VirtualStream(0, 0)
-        self.live: list[tuple[int, int, memoryview, int]] = []  # address, size, buffer, end of its copies
-        self.returned: list[tuple[int, int, int]] = []  # address, size, when
+        self.live: list[tuple[int, int, memoryview, int]] = []  # (address, size, buffer, end of its copies)
+        self.returned: list[tuple[int, int, int]] = []  # (address, size, time at which it becomes free)
         self.free: dict[int, list[int]] = {}
 
     def _settle(self) -> None:
@@ -236,7 +236,7 @@ class HostMemoryModel(RuleBasedStateMachine):
 TestHostMemoryModel = HostMemoryModel.TestCase
 
 
-# --- real pages
+# --- locking of real memory pages
 
 
 def _vm_locked_bytes() -> int:
@@ -252,7 +252,7 @@ def test_locked_memory_shows_in_vmlck_until_the_cache_is_emptied() -> None:
     locks = PageLocks()
     memory = HostMemory(locks, lambda time_ns: True)
     before = _vm_locked_bytes()
-    buffer = memory.allocate(3 << 20)  # within the 8 MiB that most systems allow anybody
+    buffer = memory.allocate(3 << 20)  # Most systems allow any user to lock 8 MiB.
     if locks.refused:
         pytest.skip("this system does not let us lock 4 MiB")
     assert _vm_locked_bytes() - before == 4 << 20
@@ -289,7 +289,7 @@ def _refused(folder: Path, limit_bytes: int) -> tuple[str, list[str]]:
 @needs_proc
 def test_a_lock_limit_is_reported_in_one_line_and_the_memory_stays_unlocked(tmp_path: Path) -> None:
     said, facts = _refused(tmp_path, 2 << 20)
-    assert facts == ["True", str(2 << 20), str(3 << 20)]  # two blocks fit, the third is there all the same
+    assert facts == ["True", str(2 << 20), str(3 << 20)]  # Two blocks are locked. The third is allocated without a lock.
     (line,) = said.splitlines()
     assert line.startswith("trace: pinned memory is not page-locked: the limit on locked memory (RLIMIT_MEMLOCK) is 2.00 MiB")
     for way in ("ulimit -l unlimited", "LimitMEMLOCK=infinity", "docker run --ulimit memlock=-1", "continuing with unlocked"):
@@ -303,7 +303,8 @@ def test_only_one_process_of_a_run_reports_a_lock_limit_of_zero(tmp_path: Path) 
     assert len(said.splitlines()) == 1 and "(RLIMIT_MEMLOCK) is 0 bytes and 1024.00 KiB more" in said
     said, facts = _refused(tmp_path, 0)
     assert (said, facts[0]) == ("", "True")
-    assert len(_refused(tmp_path / "gone", 0)[0].splitlines()) == 1  # better twice than never
+    # Without the folder, a message may appear twice. This is better than no message.
+    assert len(_refused(tmp_path / "gone", 0)[0].splitlines()) == 1
 
 
 def test_locking_more_memory_than_the_machine_can_spare_is_not_attempted(
@@ -311,7 +312,7 @@ def test_locking_more_memory_than_the_machine_can_spare_is_not_attempted(
 ) -> None:
     monkeypatch.setattr("replayer.memory.pinned.page_locks.spare_host_bytes", lambda: 1 << 20)
     locks = PageLocks()
-    monkeypatch.setattr(locks, "_libc", None)  # a call would fail
+    monkeypatch.setattr(locks, "_libc", None)  # A call of this library would raise an error.
     assert not locks.lock(0x1000, 1 << 40)
     assert not locks.lock(0x1000, 1 << 40)
     (line,) = capsys.readouterr().err.splitlines()
