@@ -1,4 +1,4 @@
-"""Values that were not recorded: those of a run that makes progress."""
+"""Tests that values missing from the recording are replaced by the values of a run that makes progress."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def test_a_loss_falls_with_each_training_step_and_an_accuracy_rises() -> None:
     assert shares[0] == 0.5 and shares == sorted(set(shares)) and shares[-1] < 1
 
 
-def test_loops_that_wait_for_a_small_loss_or_a_condition_end() -> None:
+def test_loops_that_wait_for_a_small_loss_or_for_a_condition_finish() -> None:
     assumed, rounds = AssumedValues(lambda: 0), 0
     while assumed.loss() > 1e-6:
         assumed.note_scalar()
         rounds += 1
     assert PATIENCE < rounds < 2 * PATIENCE
     other, asked = AssumedValues(lambda: 0), 0
-    while not (other.decide() and other.decide() is False):  # every second question only
+    while not (other.decide() and other.decide() is False):  # This loop decides twice in each round.
         asked += 1
     assert asked <= PATIENCE
 

@@ -1,4 +1,4 @@
-"""A recording shows how nn.DataParallel transfers parameters: by NCCL, by copies, or not at all."""
+"""Tests that a recording shows how nn.DataParallel transfers parameters: by NCCL, by copies, or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def recording(*work: tuple[str, DeviceKind, int], op: str = "Broadcast") -> Trace:
-    """A forward phase of 1 ms with one op, which launched each piece of work: (name, kind, device)."""
+    """Return a recording of a forward phase of 1 ms with one op, which launched each (name, kind, device) in `work`."""
     trace = Trace(devices=[Device(0, 0, "a"), Device(0, 1, "a")], threads=[Thread(0, 1, role="main")])
     names = [trace.strings.add(text) for text in (op, "cudaLaunchKernel", "forward")]
     trace.steps = Steps.of(number=[0], start_ns=[0], duration_ns=[1_000_000])
@@ -45,7 +45,7 @@ def recording(*work: tuple[str, DeviceKind, int], op: str = "Broadcast") -> Trac
         ),
         ([("cat", DeviceKind.KERNEL, 0), ("Memcpy PtoP (Device -> Device)", DeviceKind.MEMCPY, 1)], CopyMethod.COPIES),
         ([("cat", DeviceKind.KERNEL, 0), ("cat", DeviceKind.KERNEL, 1)], CopyMethod.NOTHING),
-        ([("cat", DeviceKind.KERNEL, 0)], CopyMethod.COPIES),  # one GPU: nothing had to travel
+        ([("cat", DeviceKind.KERNEL, 0)], CopyMethod.COPIES),  # With one GPU, no parameters were transferred.
     ],
 )
 def test_the_launched_kernels_show_the_copy_method(work: list[tuple[str, DeviceKind, int]], copy_method: CopyMethod) -> None:

@@ -1,4 +1,4 @@
-"""The indexer finds out why a recorded kernel started when it did, and when the recorded host was blocked."""
+"""Tests that the indexer finds out why a recorded kernel started when it did, and when the recorded host was blocked."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _kernels(trace: Trace) -> dict[str, Kernel]:
 
 
 def test_an_overlapping_kernel_counts_from_the_end_of_the_earlier_kernel() -> None:
-    """GIVEN a kernel from 120 to 150 us, and on its stream one from 140 to 170 us THEN they take 30 and 20 us, and no gap."""
+    """GIVEN two kernels of 30 us on one stream, which overlap by 10 us THEN they count 30 us and 20 us, without a gap."""
     ops = [Op("aten::mm", 110, 5, kernel=(120, 30)), Op("aten::add_", 116, 5, kernel=(140, 30))]
     kernels = _kernels(make_recording([("forward", 100, 200)], ops))
     assert [kernel.duration_ns for kernel in kernels.values()] == [30 * US, 20 * US]
@@ -79,8 +79,8 @@ def test_kernels_of_two_devices_may_overlap() -> None:
 
 
 def test_kernels_of_a_cuda_graph_are_issued_together() -> None:
-    """GIVEN a launch of a CUDA graph from 110 to 170 us, and kernels that start at 120, 131 and 142 us THEN all three have the
-    host time of the first one, so a slower host does not increase the gaps of 1 us."""
+    """GIVEN a launch of a CUDA graph with three kernels and gaps of 1 us THEN all kernels have the host time of the first
+    kernel. A slower host does not increase the gaps."""
     kernels = [Op("", 110, 60, kernel=(120 + 11 * i, 10), launch_us=0, launch_host_us=60, shapes=()) for i in range(3)]
     trace = make_recording([("forward", 100, 200)], [Op("cudaGraphLaunch", 110, 60, shapes=(), children=kernels)])
     trace.device.launch[:] = trace.device.launch[0]
@@ -90,8 +90,8 @@ def test_kernels_of_a_cuda_graph_are_issued_together() -> None:
 
 @pytest.mark.parametrize(("clean_us", "gap_ns"), [(60, 1000), (51, 500), (40, 0)])
 def test_gaps_in_a_cuda_graph_are_no_longer_than_without_the_profiler(clean_us: int, gap_ns: int) -> None:
-    """GIVEN a profiled phase whose first kernel starts 20 us after the phase, and three kernels of 10 us with gaps of 1 us WHEN
-    the same phase takes 51 us on the GPU without the profiler THEN 1 us is left for both gaps."""
+    """GIVEN a profiled phase whose three kernels have gaps of 1 us WHEN the phase without the profiler takes 51 us on the GPU
+    THEN only 1 us is left for both gaps."""
     kernels = [Op("", 10, 60, kernel=(20 + 11 * i, 10), launch_us=0, launch_host_us=60, shapes=()) for i in range(3)]
     graph = Op("cudaGraphLaunch", 10, 60, shapes=(), children=kernels)
     phases = [("forward", 0, 100)]
@@ -104,7 +104,7 @@ def test_gaps_in_a_cuda_graph_are_no_longer_than_without_the_profiler(clean_us: 
 
 
 def _levels(*beside: Op) -> dict[str, list[tuple[int, ...]]]:
-    """Return the kernels of each call by op, for an addmm with three levels of nested ops. The second level also calls
+    """Return the kernels of each call, by op, for an addmm with three levels of nested ops. The second level also calls
     `beside`."""
     innermost = Op("aten::addmm", 112, 4, kernel=(113, 5))
     ops = [Op("aten::addmm", 110, 40, children=[Op("aten::addmm", 111, 38, children=[innermost, *beside])])]
@@ -114,20 +114,20 @@ def _levels(*beside: Op) -> dict[str, list[tuple[int, ...]]]:
 
 
 def test_an_op_that_calls_itself_and_other_ops_has_only_its_own_kernels() -> None:
-    """GIVEN an addmm of forward-mode autograd, which calls the addmm itself, and two products for its derivative THEN each call
-    of addmm has one kernel, so that the products are found too."""
+    """GIVEN an addmm that calls itself, and two matrix products for its derivative THEN each call of addmm has one kernel. The
+    products keep their kernels. Forward-mode autograd calls ops in this way."""
     products = [Op("aten::mm", 120, 4, kernel=(121, 6)), Op("aten::mm", 130, 4, kernel=(131, 7))]
     assert _levels(*products) == {"addmm": [(0,), (0,), (0,)], "mm": [(1,), (2,)]}
 
 
-def test_an_op_that_fills_its_result_and_calls_itself_has_all_kernels() -> None:
+def test_an_op_that_fills_its_result_and_calls_itself_has_all_kernels_inside_it() -> None:
     fills = [Op("aten::zeros", 120, 4, kernel=(121, 6)), Op("aten::copy_", 130, 4, kernel=(131, 7))]
     assert _levels(*fills)["addmm"] == [(0, 1, 2), (0, 1, 2), (0,)]
 
 
 def test_a_copy_to_the_host_by_a_hook_does_not_belong_to_the_op_around_it() -> None:
-    """GIVEN a hook that copies a tensor to the host inside an op, and a copy by `aten::to` THEN the hook's copy does not belong
-    to the op, but the other copy belongs to `aten::to`."""
+    """GIVEN a hook that copies a tensor to the host inside an op THEN this copy does not belong to the op. A copy to the host
+    by `aten::to` belongs to `aten::to`."""
     saved = Op("aten::copy_", 112, 5, kernel=(120, 10))
     moved = Op("aten::copy_", 152, 5, kernel=(160, 10))
     ops = [
@@ -153,7 +153,7 @@ def test_a_copy_that_also_converts_is_matched_by_the_direction_of_its_copy() -> 
 
 
 def test_the_main_stream_has_the_kernels_of_the_most_ops() -> None:
-    """GIVEN two ops on stream 7, and one op with four kernels on stream 20."""
+    """GIVEN two ops on stream 7, and one op with four kernels on stream 20 THEN stream 7 is the main stream."""
     on_20 = [Op("aten::lstm", 130 + 10 * i, 5, kernel=(140 + 10 * i, 5), stream=20) for i in range(4)]
     ops = [Op("aten::mm", 110, 5, kernel=(120, 5)), *on_20, Op("aten::add_", 180, 5, kernel=(190, 5))]
     trace = make_recording([("forward", 100, 200)], ops)
@@ -165,17 +165,17 @@ def test_the_main_stream_has_the_kernels_of_the_most_ops() -> None:
 @pytest.mark.parametrize(
     ("wait_us", "edges"),
     [
-        (None, [NONE, NONE, NONE, NONE]),  # each kernel begins when it is launched
-        (150, [NONE, NONE, 0, NONE]),  # mm ends last of the kernels that were launched before the call
-        (112, [NONE, NONE, NONE, NONE]),  # nothing was launched before the call
-        (180, [NONE, NONE, NONE, NONE]),  # no later kernel on stream 20
+        (None, [NONE, NONE, NONE, NONE]),  # Without a wait, each kernel begins when it is launched.
+        (150, [NONE, NONE, 0, NONE]),  # Of the kernels launched before the wait, mm ends last.
+        (112, [NONE, NONE, NONE, NONE]),  # No kernel was launched before the wait.
+        (180, [NONE, NONE, NONE, NONE]),  # Stream 20 has no later kernel.
     ],
 )
 @pytest.mark.parametrize("mm_us", [9, 40])
 def test_the_kernel_after_a_stream_wait_event_waits_for_the_other_stream(
     wait_us: int | None, edges: list[int], mm_us: int
 ) -> None:
-    """A kernel of 40 us ends when the waiting kernel begins."""
+    """The mm kernel takes 9 us or 40 us. The kernel of 40 us ends when the waiting kernel begins."""
     ops = [
         Op("aten::mm", 120, 5, kernel=(128, mm_us)),
         Op("aten::relu", 130, 5, kernel=(138, 4), stream=20),
@@ -201,7 +201,8 @@ def test_the_kernel_after_a_stream_wait_event_waits_for_the_other_stream(
 
 @pytest.mark.parametrize(("begin_us", "edge"), [(420, 1), (445, 1), (446, NONE)])
 def test_a_kernel_of_another_stream_explains_a_delay_of_at_most_25_us(begin_us: int, edge: int) -> None:
-    """GIVEN a kernel until 420 us WHEN a kernel that was launched at 130 us begins later on another stream."""
+    """GIVEN a kernel that ends at 420 us on one stream WHEN a kernel on another stream, launched long before, starts up to 25
+    us later THEN the second kernel waited for the first."""
     ops = [
         Op("aten::add", 110, 5, kernel=(112, 5), stream=20),
         Op("aten::mm", 118, 5, kernel=(120, 300)),
@@ -215,12 +216,12 @@ def test_a_kernel_of_another_stream_explains_a_delay_of_at_most_25_us(begin_us: 
 @pytest.mark.parametrize(
     ("before_us", "begin_us", "edge"),
     [
-        (117, 172, NONE), (117, 173, 1),  # a launch, at 132 us, explains a delay of 40 us
-        (280, 300, NONE), (279, 300, 1),  # the kernel before on the same stream explains a delay of 20 us
+        (117, 172, NONE), (117, 173, 1),  # The launch at 132 us explains a delay of up to 40 us.
+        (280, 300, NONE), (279, 300, 1),  # The previous kernel on the same stream explains a delay of up to 20 us.
     ],
 )  # fmt: skip
-def test_a_delay_that_the_launch_or_the_queue_explains_needs_no_other_stream(before_us: int, begin_us: int, edge: int) -> None:
-    """GIVEN a kernel of another stream that ends 1 us before the delayed kernel begins."""
+def test_a_delay_after_the_launch_or_the_queue_is_no_wait_for_another_stream(before_us: int, begin_us: int, edge: int) -> None:
+    """GIVEN a kernel of another stream that ends 1 us before the delayed kernel starts."""
     ops = [
         Op("aten::add", 110, 5, kernel=(112, before_us - 112), stream=20),
         Op("aten::mm", 118, 5, kernel=(120, begin_us - 121)),
@@ -232,8 +233,8 @@ def test_a_delay_that_the_launch_or_the_queue_explains_needs_no_other_stream(bef
 
 @pytest.mark.parametrize(("gaps", "usual_ns"), [(19, 1_000), (20, 0)])
 def test_twenty_kernels_that_follow_each_other_show_the_usual_gap(gaps: int, usual_ns: int) -> None:
-    """GIVEN a queue of kernels without gaps WHEN the GPU is idle before a kernel THEN the kernel gets the usual gap. With fewer
-    kernels, the usual gap is 1 us."""
+    """GIVEN twenty kernels without gaps between them WHEN the GPU is idle before another kernel THEN that kernel gets the same
+    gap. With fewer kernels, the usual gap is 1 us."""
     queued = [Op("aten::add", 110 + number, 1, kernel=(120 + 10 * number, 10)) for number in range(gaps + 1)]
     ops = [*queued, Op("aten::mm", 600, 5, kernel=(605, 5))]
     kernels = RecordedRun(make_recording([("forward", 100, 700)], ops)).steps[0].kernels
@@ -252,12 +253,13 @@ def test_the_wait_for_a_collective_is_not_part_of_a_kernel_gap() -> None:
     kernels = _kernels(_with_all_reduce(synchronizes=False))
     assert list(kernels) == ["kernel of aten::mm", "kernel of aten::add_"]
     assert kernels["kernel of aten::add_"].gap_ns < 10 * US
-    assert kernels["kernel of aten::add_"].edge == NONE  # replays compute when the collective ends
+    # The kernel has no recorded wait, because a replay computes when the collective ends.
+    assert kernels["kernel of aten::add_"].edge == NONE
 
 
 def test_the_wait_for_a_collective_on_the_same_stream_is_not_part_of_a_launch() -> None:
-    """GIVEN a collective of 5 ms on the stream of the other kernels WHEN the next kernel is launched during the collective THEN
-    the recorded delay of this kernel is not replayed, because replays compute when the collective ends."""
+    """GIVEN a collective and other kernels on one stream WHEN the next kernel is launched during the collective THEN its
+    recorded delay is not replayed. Replays compute when the collective ends."""
     trace = _with_all_reduce(synchronizes=False)
     trace.device.stream[:] = 7
     kernel = _kernels(trace)["kernel of aten::add_"]
@@ -267,11 +269,12 @@ def test_the_wait_for_a_collective_on_the_same_stream_is_not_part_of_a_launch() 
 def test_host_time_excludes_the_wait_for_a_collective() -> None:
     stage = Stage(_with_all_reduce(synchronizes=True))
     segment = stage.recording.steps[0].segments["optimizer", 0]
-    assert 140 * US < segment.host_ns < 160 * US  # of 5 160 us recorded, 5 010 were waiting
+    assert 140 * US < segment.host_ns < 160 * US  # Of the recorded 5 160 us, the host waited for 5 010 us.
 
 
 def test_a_slow_rank_has_longer_gpu_work_but_unchanged_host_time() -> None:
-    """Two kernels take 50 and 10 us, and other ranks determine an all-reduce. The rank is 1.2 times as slow."""
+    """The rank is 1.2 times as slow, so two kernels of 50 us and 10 us take longer. Other ranks determine the time of the
+    all-reduce."""
     trace = _with_all_reduce(synchronizes=False)
     usual, slow = (RecordedRun(trace, 0, slowdown) for slowdown in (1.0, 1.2))
     assert [kernel.duration_ns for kernel in slow.steps[0].kernels] == [60 * US, 12 * US]
@@ -290,8 +293,8 @@ def test_unrecorded_ops_are_slower_on_a_slow_rank() -> None:
 
 
 def partly_profiled() -> Trace:
-    """Return a recording with the CUDA event times of phases in every step, and with kernels in the second and the last
-    step."""
+    """Return a recording whose phases have CUDA event times in every step. Only the second step and the last step have
+    kernels."""
     trace = training(jitter_us=(0, 3))
     trace.steps.kind[[1, -1]] = StepKind.PROFILED
     for row in range(len(trace.phases)):
@@ -321,7 +324,7 @@ HANDMADE: dict[str, Callable[[], Trace]] = {
 
 
 def indexed(trace: Trace) -> str:
-    """Return each step with its sums and first kernels, and for each op the number of calls and the sums of their times and
+    """Return each step with its sums and first kernels. Each op has its number of calls and the sums of their times and
     kernels."""
     indexer = RecordingIndexer(trace, 0, RecordedKeys(trace))
     steps = indexer.recorded_steps()
@@ -371,11 +374,11 @@ def test_indexed_steps_of_real_recordings_equal_the_golden_files(name: str, shar
     assert_golden(GOLDEN / f"{name}.txt", indexed(read_kineto(shared_traces / f"{name}.json.gz")))
 
 
-Recorded = tuple[str, str | None, str | None, str | None]  # an op's name, shapes, dtypes and layout
+Recorded = tuple[str, str | None, str | None, str | None]  # The name, shapes, dtypes and layout of an op.
 
 
 def keys_of(*calls: Recorded) -> RecordedKeys:
-    """Return the op signatures of a recording of these ops, whose shapes, dtypes and layouts are the first texts of the
+    """Return the op signatures of a recording of these ops. The op's shapes, dtypes and layouts are the first texts of the
     recording."""
     strings = Strings()
     numbers = [
@@ -392,7 +395,7 @@ SQUARE = ((4, 4),)
 
 
 def test_indices_without_recorded_shapes_are_not_compared() -> None:
-    """GIVEN calls of index and index_put_, with and without recorded shapes of the indices."""
+    """GIVEN recorded calls of index and index_put_ with and without the shapes of the indices."""
     for indices, index, put in (("", "20", "20;1"), (";16", "20;16", "20;16;1")):
         recorded = [("aten::index", f"20{indices}", "float32", None), ("aten::index_put_", f"20{indices};1", "float32", None)]
         keys = keys_of(*recorded)
@@ -406,10 +409,11 @@ def test_indices_without_recorded_shapes_are_not_compared() -> None:
         ([("aten::mm", "4,4", "float32", None)], "aten::mm|4,4|float32"),
         ([("aten::mm", "4,4", None, None)], "aten::mm|4,4|"),
         ([("aten::mm", None, "float32", None)], "aten::mm|?|float32"),
-        ([("aten::add", "4,4", "float32", None), ("aten::mm", "4,4", None, None)], "aten::mm|4,4|"),  # of mm without dtypes
+        # This mm was recorded without dtypes.
+        ([("aten::add", "4,4", "float32", None), ("aten::mm", "4,4", None, None)], "aten::mm|4,4|"),
         ([("aten::add", "4,4", "float32", None), ("aten::mm", "4,4", ";int64", None)], "aten::mm|4,4|"),
         ([("aten::mm", "4,4", None, None), ("aten::add", "4,4", "float32", None)], "aten::mm|4,4|"),
-        ([("aten::add", "4,4", "float32", None)], "aten::mm|4,4|float32"),  # an op that was not recorded
+        ([("aten::add", "4,4", "float32", None)], "aten::mm|4,4|float32"),  # The op mm was not recorded.
         ([("aten::add", "4,4", "float32", None), ("aten::mm", UNKNOWN_LIST, "float32", None)], "aten::mm|?|"),
     ],
 )
@@ -428,7 +432,8 @@ def test_a_list_of_tensors_without_shapes_is_matched_by_name() -> None:
         ("aten::mm", "4,4", "float32", None), ("aten::_foreach_add_", None, None, None), ("aten::empty", None, "", None)
     )
     assert keys.of_op("aten::_foreach_add_", SQUARE, "float32").exact == "aten::_foreach_add_|?|"
-    assert keys.of_op("aten::empty", SQUARE, "float32").exact == "aten::empty|4,4|float32"  # it takes no list of tensors
+    # The op aten::empty takes no list of tensors.
+    assert keys.of_op("aten::empty", SQUARE, "float32").exact == "aten::empty|4,4|float32"
 
 
 @pytest.mark.parametrize(
@@ -456,10 +461,10 @@ def test_copies_are_matched_by_direction_if_kernels_show_the_direction() -> None
         ("Memcpy PtoP (Device -> Device)", 2, "|p2p"),
         ("Memcpy DtoD (Device -> Device)", 2, ""),
         ("CopyDeviceToDevice", 2, ""),
-        ("Memcpy DtoD (Device -> Device)", 1, "|p2p"),  # a copy between GPUs that was not recorded
+        ("Memcpy DtoD (Device -> Device)", 1, "|p2p"),  # Copies between GPUs were not recorded.
     ],
 )
-def test_copies_between_gpus_may_be_named_like_copies_on_one_gpu(name: str, gpus: int, direction: str) -> None:
+def test_copies_between_gpus_are_matched_even_if_named_like_copies_on_one_gpu(name: str, gpus: int, direction: str) -> None:
     trace = Trace()
     names = [trace.strings.add(text) for text in (name, "Memcpy HtoD (Pinned -> Device)")]
     trace.device = DeviceSpans.of(kind=[DeviceKind.MEMCPY] * 2, name=names, device=[0, gpus - 1])
@@ -467,8 +472,8 @@ def test_copies_between_gpus_may_be_named_like_copies_on_one_gpu(name: str, gpus
 
 
 def test_overlapping_phases_count_their_common_time_once() -> None:
-    """GIVEN phases of one device from 0 to 50, 10 to 40, 45 to 70 and 90 to 95 us WHEN a phase of device 1 and a phase without
-    times are between them THEN they have 50, 0, 20 and 5 us, and 0, 30, 5 and 0 us beside earlier phases."""
+    """GIVEN overlapping phases of one device THEN the time that two phases share counts only for the earlier phase. Phases of
+    another device and phases without times change nothing."""
     trace = phase_grained(1)
     spans: list[tuple[int, int, int]] = [(0, 0, 50), (0, 10, 40), (1, 20, 60), (0, 45, 70), (2, NONE, NONE), (0, 90, 95)]
     trace.phases = Phases.of(
@@ -510,7 +515,7 @@ def test_a_device_with_less_than_a_tenth_of_the_kernels_is_not_the_main_device(o
     assert RecordingIndexer(trace, 0, RecordedKeys(trace)).first_ordinal == first
 
 
-def test_the_phases_of_a_step_with_one_name_are_numbered_from_0() -> None:
+def test_phases_of_the_same_name_in_a_step_are_numbered_from_0() -> None:
     names = ("forward", "backward", "forward", "backward", "forward")
     phases = [(name, 100 + 10 * place, 110 + 10 * place) for place, name in enumerate(names)]
     (step,) = RecordedRun(make_recording(phases, [])).steps

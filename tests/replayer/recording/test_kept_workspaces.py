@@ -1,4 +1,4 @@
-"""Whether cuBLAS kept a workspace, according to the memory events of an imported recording."""
+"""Tests that the memory events of an imported recording show whether cuBLAS kept a workspace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USUAL = 8_519_680
 
 
 def recorded(*sizes_bytes: int, torch: str = "2.4 or newer", totals: bool = True) -> Trace:
-    """A product with these memory events within it."""
+    """Return a recording of a matrix product with memory events of these sizes inside it."""
     trace = make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 20, kernel=(20, 5))])
     trace.runs = {0: Run(KINETO)}
     trace.machines[0] = Machine(torch=torch)
@@ -36,7 +36,7 @@ def recorded(*sizes_bytes: int, torch: str = "2.4 or newer", totals: bool = True
     ("trace", "kept"),
     [
         (recorded(4096), True),
-        (recorded(4096, 1 << 20, -(1 << 20)), True),  # cuBLASLt's own
+        (recorded(4096, 1 << 20, -(1 << 20)), True),  # This workspace of 1 MiB belongs to cuBLASLt.
         (recorded(4096, USUAL), True),
         (recorded(4096, USUAL, -USUAL), False),
         (recorded(4096, totals=False), None),
@@ -55,8 +55,8 @@ def test_real_recordings_show_that_cublas_workspaces_were_kept(shared_traces: Pa
 
 @pytest.mark.parametrize(("allocated_bytes", "kept"), [(USUAL - 512, False), (USUAL + 512, None)])
 def test_no_workspace_was_kept_if_less_memory_is_allocated_than_it_needs(allocated_bytes: int, kept: bool | None) -> None:
-    """GIVEN a recording by trace with a release that keeps workspaces WHEN less than a workspace is allocated THEN none was
-    kept."""
+    """GIVEN a recording by trace, with a release that keeps workspaces WHEN less memory is allocated than a workspace needs
+    THEN no workspace was kept."""
     trace = recorded(4096, torch="2.13.0+cu126")
     trace.runs = {}
     trace.memory.time_ns[:] = 10_031 * US
@@ -66,7 +66,8 @@ def test_no_workspace_was_kept_if_less_memory_is_allocated_than_it_needs(allocat
 
 @pytest.mark.parametrize(("after_us", "kept"), [(60, None), (35, False)])
 def test_memory_after_the_last_of_several_products_does_not_count(after_us: int, kept: bool | None) -> None:
-    """GIVEN products that end at 30 and 50 us WHEN the memory is freed at 60 us (by PyTorch Lightning) or 35 us."""
+    """GIVEN products that end at 30 and 50 us WHEN PyTorch Lightning frees the memory at 60 us THEN it is unknown whether a
+    workspace was kept."""
     products = [Op("aten::mm", start, 20, kernel=(start + 10, 5)) for start in (10, 30)]
     trace = make_recording([("forward", 0, 100)], products)
     trace.machines[0] = Machine(torch="2.13.0+cu126")

@@ -1,7 +1,8 @@
-"""Step times from the library: a network with one Linear module and 1,000 parameters, on a V100 with 900 GB/s.
+"""Tests the step times that a replay takes from the library. The network has one Linear module with 1,000 parameters, on a
+V100 with 900 GB/s.
 
-The forward pass takes 1,000 ns per sample, and the rest of a step 2,000 ns per sample and 7 ns. The optimizer moves 4,000 bytes
-11 times at 0.8 * 900 GB/s, which takes 61 ns.
+The forward pass takes 1,000 ns per sample. The rest of a step takes 2,000 ns per sample, plus 7 ns. The optimizer moves 4,000
+bytes 11 times at 0.8 * 900 GB/s, which takes 61 ns.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def test_two_model_calls_add_up_backward_times_but_one_optimizer_time(pace_of: P
 
 
 def test_the_optimizer_takes_at_most_half_of_the_time_after_the_loss(pace_of: PaceOf) -> None:
-    """GIVEN a rest of 27 ns THEN the optimizer takes 13 ns of it instead of 61."""
+    """GIVEN 27 ns after the loss THEN the optimizer takes 13 ns of them instead of 61 ns."""
     pace = pace_of(phases_ns={"forward": np.array([1000, 2000, 4000]), "rest": np.array([27, 4007, 8007])})
     call = called(pace, 1)
     assert call is not None and call.phases_ns == {"forward": 1000, "backward": 14, "optimizer": 13}
@@ -151,7 +152,7 @@ MEMORY = {"memory_batches": np.array([1, 4]), "peak_bytes": np.array([100, 400])
 def test_a_batch_that_did_not_fit_on_the_real_gpu_does_not_fit_in_the_replay(
     pace_of: PaceOf, memory: dict[str, Any], first: int | None, later: list[int]
 ) -> None:
-    """GIVEN a card that was full at batch 8, and whose last fitting batch of 4 needed 400 bytes or an unknown amount."""
+    """GIVEN a GPU without enough memory for batch 8. Batch 4 fitted, and needed 400 bytes or an unknown number of bytes."""
     pace = pace_of(out_of_memory_batch=8, **memory)
     assert called(pace, 8) is None and not pace.is_known_to_fit and pace.memory_limit(501) == first
     pace.step_ended(True)
@@ -166,7 +167,7 @@ def test_a_script_stops_after_three_steps_that_did_not_fit_on_the_gpu(
     pace = pace_of(out_of_memory_batch=8)
     for _ in range(3):
         called(pace, 8)
-        pace.step_ended(False)  # an evaluation
+        pace.step_ended(False)  # This step is an evaluation.
         called(pace, 8)
         pace.step_ended(True)
     called(pace, 8)
@@ -195,7 +196,7 @@ def test_a_network_missing_from_the_library_is_rejected_or_estimated_op_by_op(
         pace.watch(Linear(2000), [((2, 8), "float32")], "off", True)
     nearest = "the nearest is v100/net (1,000 parameters in the library, 2,000 in the script); add --estimate"
     assert nearest in capfd.readouterr().err
-    with pytest.raises(NotInLibrary):  # a network with other classes of modules is not named
+    with pytest.raises(NotInLibrary):  # The error names no network whose module classes differ from the script's.
         pace_of().watch(Conv2d(2000), [((2, 8), "float32")], "off", True)
     assert "of the script's model on v100; add --estimate" in capfd.readouterr().err
     pace = pace_of(estimate=True)
@@ -214,8 +215,8 @@ def test_the_same_network_on_larger_inputs_is_estimated_in_proportion(pace_of: P
 @pytest.mark.parametrize(
     ("size_bytes", "took_ns"),
     [
-        (65_535, None),  # too short to tell a bandwidth
-        (65_536, 6_250),  # a 16th of the smallest measured batch
+        (65_535, None),  # A copy of this size is too short to show a bandwidth.
+        (65_536, 6_250),  # This size is a sixteenth of the smallest measured batch.
         (MIB, 100_000),
         (3 * MIB // 2, 125_000),
         (3 * MIB, 250_000),
@@ -226,7 +227,7 @@ def test_the_same_network_on_larger_inputs_is_estimated_in_proportion(pace_of: P
 def test_copy_times_are_interpolated_between_measured_batch_sizes(
     pace_of: PaceOf, size_bytes: int, took_ns: int | None
 ) -> None:
-    """GIVEN batches of 1, 2 and 4 MiB that are copied in 100, 150 and 350 us."""
+    """GIVEN batches of 1, 2 and 4 MiB, which are copied in 100, 150 and 350 us."""
     h2d = np.array([100_000, 150_000, 350_000])
     times = {"h2d": h2d, "forward": np.array([1000, 2000, 4000]), "rest": np.array([2007, 4007, 8007])}
     pace = pace_of(phases_ns=times)
@@ -246,7 +247,7 @@ def test_model_calls_before_the_first_step_do_not_count(pace_of: PaceOf) -> None
 
 
 def test_without_a_call_of_a_measured_model_all_times_are_estimates(pace_of: PaceOf) -> None:
-    """GIVEN no step THEN it is unknown whether the script calls a measured model."""
+    """Before the first step ends, it is unknown whether the script calls a measured model."""
     pace = pace_of()
     assert not pace.estimates_all()
     pace.step_ended(True)
@@ -261,14 +262,14 @@ def test_a_module_that_contains_the_model_and_the_loss_takes_the_times_of_the_mo
     pace.watch(task, [((2, 8), "float32"), ((2,), "int64")], "off", True)
     call = pace.take_call()
     assert call is not None and call.of == LibraryCall("v100/net", 2, True, "measured")
-    with pytest.raises(NotInLibrary):  # a model with two inputs is another model
+    with pytest.raises(NotInLibrary):  # A model with two inputs is a different model.
         pace.watch(MODEL, [((2, 8), "float32"), ((2,), "int64")], "off", True)
 
 
-def test_autocast_within_the_forward_of_a_model_counts(pace_of: PaceOf) -> None:
+def test_autocast_within_the_forward_pass_of_a_model_is_compared_with_the_library(pace_of: PaceOf) -> None:
     pace = pace_of(estimate=True)
     called(pace, 2)
-    pace.autocast_entered("float16")  # the first call began with the times of fp32
+    pace.autocast_entered("float16")  # The first call started with fp32 times.
     pace.returned()
     assert pace.step_ended(True) == 0
     assert called(pace, 2) is None and pace.estimates_all()

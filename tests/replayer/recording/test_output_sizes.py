@@ -1,4 +1,4 @@
-"""Output sizes of data-dependent ops, read from a recording."""
+"""Tests that the output sizes of data-dependent ops are read from a recording."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_the_output_size_of_nonzero_is_the_input_size_of_the_next_op() -> None:
     found = searches(indexing, alone, Op("aten::unbind", 70, 5, shapes=((0, 2),)))
     assert ask(found, (10,), 0, 0) == 7
     assert ask(found, (3, 4), 0, 0) == 0
-    assert ask(found, (3, 4), 0, 0) is None  # only once in a step
-    assert ask(found, (10,), 0, 5) is None  # another recorded step
+    assert ask(found, (3, 4), 0, 0) is None  # Each recorded size is used only once in a step.
+    assert ask(found, (10,), 0, 5) is None  # The recording has no step 5.
 
 
 def test_output_sizes_of_calls_with_equal_shapes_are_returned_in_recorded_order() -> None:
@@ -39,7 +39,7 @@ def test_output_sizes_of_calls_with_equal_shapes_are_returned_in_recorded_order(
     found = searches(*first, *second, steps=2)
     assert [ask(found, (8,), 0, 0), ask(found, (8,), 0, 0)] == [3, 5]
     assert [ask(found, (8,), 1, 1), ask(found, (8,), 1, 1)] == [3, 5]
-    assert [ask(found, (8,), 2, 1)] == [3]  # a recorded step that drives another step of the script too
+    assert [ask(found, (8,), 2, 1)] == [3]  # A recorded step can be used for several steps of the script.
 
 
 def test_ops_that_do_not_use_the_result_do_not_show_its_size() -> None:
@@ -65,7 +65,8 @@ def test_output_sizes_are_found_in_a_recording_without_steps() -> None:
 
 
 def test_index_select_after_repeat_interleave_shows_the_repeated_length() -> None:
-    """GIVEN calls of repeat_interleave(x, repeats) WHEN another op follows within the call THEN the size is unknown."""
+    """GIVEN a call of repeat_interleave(x, repeats) WHEN the call contains no index_select THEN the repeated length is
+    unknown."""
     inner = Op("aten::repeat_interleave", 1, 10, shapes=((4,),))
     select = Op("aten::index_select", 20, 5, shapes=((4, 3), (9,)))
     whole = Op("aten::repeat_interleave", 0, 30, shapes=((4, 3), (4,)), children=[inner, select])
@@ -77,9 +78,12 @@ def test_index_select_after_repeat_interleave_shows_the_repeated_length() -> Non
 
 
 def test_output_sizes_from_the_recorder_are_found_by_step() -> None:
-    """GIVEN sizes noted in two steps WHEN a step has the kernels of the first and the values of the second THEN it gets the
-    sizes of the second. For ops in the recorder's table of sizes, the profile is not used. A size is unknown if the recorder
-    could not read it."""
+    """GIVEN sizes that the recorder stored for two steps WHEN a step takes the kernels of the first step and the values of the
+    second THEN it gets the sizes of the second.
+
+    For ops in the recorder's table of sizes, the profile is not used. If the recorder could not read a size, the size is
+    unknown.
+    """
     trace = make_recording(FORWARD, [nonzero(0, 10), Op("aten::select", 20, 5, shapes=((7, 1),))], steps=2)
     rows = [("aten::_unique2", "6", 3, 0), ("aten::_unique2", "6", 4, 1), (NONZERO, "10", NONE, 1), (NONZERO, "10", 5, 1)]
     rows.append((NONZERO, "", 1, 1))

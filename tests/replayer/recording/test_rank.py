@@ -1,4 +1,4 @@
-"""The rank of a process, the recorded rank it replays, and the devices it sees."""
+"""Tests which rank a process has, which recorded rank it replays, and which devices it sees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traces.model.trace import Device, Trace
     [
         ({}, Rank()),
         ({"RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, Rank(3, 2)),
-        ({"RANK": "3", "LOCAL_RANK": "1"}, Rank(3, 2)),  # some launchers leave the last one out
+        ({"RANK": "3", "LOCAL_RANK": "1"}, Rank(3, 2)),  # Some launchers do not set LOCAL_WORLD_SIZE.
         ({"RANK": "-1", "LOCAL_RANK": "1"}, Rank()),
     ],
 )
@@ -22,8 +22,8 @@ def test_the_rank_is_read_from_the_environment_variables_of_torchrun(told: dict[
 
 
 def test_each_rank_takes_a_recorded_rank_in_turn_and_sees_one_device() -> None:
-    one = Trace(devices=[Device(1, 1, "V100")])  # recorded as rank 1, on its second GPU
-    assert Rank().devices(one) == [Device(0, 1, "V100")]  # a script alone is rank 0, whichever one was recorded
+    one = Trace(devices=[Device(1, 1, "V100")])  # This device was recorded by rank 1, on its second GPU.
+    assert Rank().devices(one) == [Device(0, 1, "V100")]  # A script without other ranks is always rank 0.
     assert [(d.index, d.name) for d in Rank(1, 3).devices(one)] == [(0, "V100"), (1, "V100"), (2, "V100")]
     two = Trace(devices=[Device(0, 0, "A"), Device(4, 0, "B")])
     assert [Rank(number).recorded(two.ranks) for number in range(4)] == [0, 4, 0, 4]

@@ -1,4 +1,4 @@
-"""A real recording that is replayed with its own ops has the recorded times."""
+"""Tests that the replay of a real recording with its own ops has the recorded times."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_replaying_the_recorded_ops_gives_the_recorded_step_times(shared_traces:
     stage = Stage(trace)
     play_all(stage)
     played = np.array([end - start for start, end, _ in stage.log.steps])
-    # There are about 70 us between two recorded steps, and launch times are accurate to one microsecond.
+    # Two recorded steps are about 70 us apart, and launch times are accurate to one microsecond.
     assert np.abs(played / trace.steps.duration_ns - 1).max() < 0.001
     charged = stage.simulator.stats.charged_ns
     assert charged[Origin.EXACT] == sum(charged.values())
@@ -67,8 +67,7 @@ def test_replaying_the_recorded_ops_gives_the_recorded_step_times(shared_traces:
 
 
 def test_recorded_time_before_the_first_phase_belongs_to_the_step() -> None:
-    """GIVEN 20 us in each step before its first phase, without any op WHEN the step is replayed THEN these 20 us are
-    included."""
+    """GIVEN recorded steps with 20 us before their first phase WHEN the steps are replayed THEN each step is 20 us longer."""
 
     def played(trace: Trace) -> list[int]:
         stage = Stage(trace)
@@ -90,11 +89,11 @@ def test_every_kernel_of_the_v100_recording_starts_at_its_recorded_time(shared_t
     order = np.argsort(trace.device.start_ns, kind="stable")
     recorded = trace.device.start_ns[order]
     assert len(starts) == len(recorded) == 9096
-    # By launch: the host runs ahead, so a kernel may start in the step after the one that launched it.
+    # Sort kernels by their launch. The host runs ahead, so a kernel may start in the step after its launch.
     launches = trace.host.start_ns[trace.device.launch[order]]
     launch_step = np.searchsorted(trace.steps.start_ns, launches, side="right") - 1
     error = (np.sort(starts) - steps[launch_step]) - (recorded - trace.steps.start_ns[launch_step])
-    # With the same latency and gap for all kernels, the median error would be 126 us. With each kernel's own latency and gap,
-    # the error is a few us: the time in which the host returns from the two blocking copies of a step.
+    # If all kernels had the same latency and gap, the median error would be 126 us. With each kernel's own latency and gap,
+    # the error is a few us, because the host needs this time to return from the two blocking copies of a step.
     assert np.percentile(np.abs(error), 50) <= 30_000
     assert np.percentile(np.abs(error), 99) <= 60_000

@@ -16,14 +16,16 @@ from traces.model.trace import Trace
 
 
 def shapes_of_call(regions: RecordedRegions, *shapes: tuple[int, ...]) -> Shapes | None:
-    """Return the shapes of the product in the recorded call that a graph gets whose product has the shapes `shapes`."""
+    """Return the shapes of the product in the recorded call that is used for a graph. The product of the graph has the shapes
+    `shapes`."""
     calls = regions.calls("0/0", (), lambda: graph_ops_of([("aten::mm", shapes)]), is_backward=False)
     return calls[0].ops[0].shapes if calls else None
 
 
 def test_compiled_inference_takes_the_recorded_call_with_the_same_sizes() -> None:
-    """GIVEN a compiled function that was recorded with batches of 24, 64 and 40, without the shapes of its inputs WHEN it is
-    called with one of these batch sizes THEN it takes the call with this size. Other sizes take no recorded call."""
+    """GIVEN a compiled function that was recorded with three batch sizes WHEN the function is called with one of these sizes
+    THEN it takes the recorded call with this size. The recording contains no shapes of inputs. Other sizes take no recorded
+    call."""
     events = Events()
     for step, batch in enumerate((24, 64, 40)):
         at = events.step_with_region(step)
@@ -38,8 +40,8 @@ def test_compiled_inference_takes_the_recorded_call_with_the_same_sizes() -> Non
 
 
 def test_inference_in_a_cuda_graph_takes_the_recorded_call_that_copies_inputs_of_the_same_size() -> None:
-    """GIVEN CUDA graphs of a compiled function for batches of 24, 64 and 40 WHEN the function is called with one of these batch
-    sizes THEN it takes the call that copies a batch of this size. Another size takes the last call."""
+    """GIVEN CUDA graphs of a compiled function for three batch sizes WHEN the function is called with one of these sizes THEN
+    it takes the recorded call that copies a batch of this size. Other sizes take the last recorded call."""
     events = Events()
     for step, batch in enumerate((24, 64, 40)):
         at = events.step_with_region(step)
@@ -54,7 +56,7 @@ def test_inference_in_a_cuda_graph_takes_the_recorded_call_that_copies_inputs_of
 
 
 def test_graphs_of_a_compiled_function_with_the_same_kernels_are_one_graph() -> None:
-    """GIVEN two CUDA graphs with the same kernels THEN they are one graph only if a compiled function launches them."""
+    """GIVEN two CUDA graphs with the same kernels THEN they count as one graph only if a compiled function launches them."""
     events = Events()
     for at, graph in ((0, 5), (1_000, 6)):
         events.op("Torch-Compiled Region: 0/0", at + 100, 100, [])
@@ -100,7 +102,7 @@ def _regions(trace: Trace) -> RecordedRegions:
 
 
 def found(regions: RecordedRegions, name: str, inputs: Shapes, *ops: str, number: int = 0, back: bool = False) -> str | None:
-    """Return the first op, with its shapes, of the recorded call for a function with these ops."""
+    """Return the first op and its shapes in the recorded call that is used for a function with these ops."""
     calls = regions.calls(name, inputs, lambda: graph_ops_of([(op, ()) for op in ops]), is_backward=back)
     call = call_of(calls, number)
     return None if call is None else f"{call.ops[0].op} {call.ops[0].shapes[0]}"
@@ -112,7 +114,8 @@ SIN, COS, TANH = "aten::sin", "aten::cos", "aten::tanh"
 def test_the_recorded_call_of_a_compiled_function_is_found_by_number_and_shapes() -> None:
     regions = regions_of(("0/0", SIN, 16, 8), ("1/0", COS, 16, 8), calls_of_steps=(3, 3))
     assert len(regions) == 2
-    for number, call in ((0, 3), (1, 4), (2, 5), (3, 5), (9, 5)):  # calls that were not recorded repeat the last one
+    # Calls beyond the recorded ones repeat the last recorded call.
+    for number, call in ((0, 3), (1, 4), (2, 5), (3, 5), (9, 5)):
         assert found(regions, "1/0", ((16, 8),), number=number) == f"aten::cos (16, 8, {call})"
     assert [found(regions, "0/0", ((16, 8),), number=number, back=True) for number in (0, 2)] == [
         "aten::sin (16, 8, 9)", "aten::sin (16, 8, 11)",
@@ -130,18 +133,20 @@ def test_further_calls_repeat_the_recorded_step_with_the_most_calls(calls_of_ste
 def test_an_unrecorded_function_takes_the_recorded_function_with_the_most_similar_ops() -> None:
     regions = regions_of(("0/0", SIN, 16, 8), ("1/0", COS, 16, 8))
     assert found(regions, "5/0", ((16, 8),), COS, "aten::mm") == "aten::cos (16, 8, 1)"
-    assert found(regions, "5/0", ((16, 8),), SIN, back=True) == "aten::cos (16, 8, 2)"  # a backward pass follows its forward
-    assert found(regions, "6/0", ((16, 8),), COS, "aten::mm") == "aten::sin (16, 8, 0)"  # the other one is taken
+    # The backward pass takes the same function as its forward pass.
+    assert found(regions, "5/0", ((16, 8),), SIN, back=True) == "aten::cos (16, 8, 2)"
+    # The function with cos is already used, so the function with sin remains.
+    assert found(regions, "6/0", ((16, 8),), COS, "aten::mm") == "aten::sin (16, 8, 0)"
     assert found(regions, "7/0", ((16, 8),), COS, "aten::mm") is None
-    assert found(regions, "8/0", ((16, 8),), COS, back=True) is None  # no forward pass came before
+    assert found(regions, "8/0", ((16, 8),), COS, back=True) is None  # This backward pass has no forward pass.
 
 
 def test_a_function_with_other_input_sizes_takes_the_recorded_ops_rescaled() -> None:
     regions = regions_of(("0/0", SIN, 16, 8), ("1/0", COS, 16, 8))
     for _ in range(2):
         assert found(regions, "0/0", ((32, 8),), SIN, "aten::mm") == "aten::sin (32, 8, 0)"
-    assert found(regions, "1/0", ((32, 8),), TANH) is None  # no op in common
-    assert found(regions, "1/0", ((32, 8, 1),), COS, "aten::mm") is None  # another number of dimensions
+    assert found(regions, "1/0", ((32, 8),), TANH) is None  # The recorded function has no op of this function.
+    assert found(regions, "1/0", ((32, 8, 1),), COS, "aten::mm") is None  # The input has another number of dimensions.
     assert found(regions, "1/0", ((32, 64),), COS, "aten::mm") == "aten::cos (32, 64, 1)"
 
 
@@ -152,16 +157,16 @@ def test_a_function_with_other_input_sizes_takes_the_most_similar_recorded_call(
 
 
 def test_a_recorded_call_with_the_same_sizes_may_be_of_another_compilation_of_the_function() -> None:
-    """GIVEN two compilations of a function WHEN the replay runs the second one with the recorded sizes of the first
-    THEN it takes the recorded call of the first. Another function with the same sizes has no effect."""
+    """GIVEN two compilations of a function WHEN the replay runs the second with the recorded sizes of the first THEN it takes
+    the recorded call of the first. Another function with the same sizes has no effect."""
     regions = regions_of(("0/0", SIN, 16, 8), ("0/1", COS, 64, 8), ("1/0", TANH, 32, 8))
     assert found(regions, "0/1", ((16, 8),), COS, "aten::mm") == "aten::sin (16, 8, 0)"
     assert found(regions, "0/1", ((32, 8),), COS, "aten::mm") == "aten::cos (32, 8, 1)"
 
 
-def test_if_two_sizes_are_equal_only_the_one_that_changed_is_replaced() -> None:
-    """GIVEN calls of 16 x 8 and 128 x 8, whose product has the width 16 too WHEN 32 x 8 comes, and its product has the width 16
-    THEN the sizes of the second call are replaced, although the first one is nearer."""
+def test_a_recorded_call_is_not_rescaled_if_only_one_of_two_equal_sizes_changes() -> None:
+    """GIVEN recorded calls with batches of 16 and 128, and a product of width 16 WHEN the batch size is 32 THEN the replay
+    rescales the call of 128. In the call of 16, batch and width are equal, so only one of two equal sizes would change."""
     regions = regions_of(("0/0", SIN, 16, 8), ("0/0", SIN, 128, 8))
     graph = graph_ops_of([(SIN, ()), ("aten::mm", ((32, 8), (8, 16)))])
     for region in regions._regions.values():
@@ -173,7 +178,8 @@ def test_if_two_sizes_are_equal_only_the_one_that_changed_is_replaced() -> None:
 
 
 def test_a_recorded_function_needs_at_least_a_quarter_of_the_ops() -> None:
-    """GIVEN a recorded function of two ops WHEN a graph of 2 or 3 ops shares one THEN its share is 1/2 * 1/2 or 1/2 * 1/3."""
+    """GIVEN a recorded function of two ops WHEN one of them occurs in a graph of two or three ops THEN the similarity is 1/2 *
+    1/2 or 1/2 * 1/3."""
     regions = regions_of(("0/0", SIN, 16, 8))
     assert found(regions, "1/0", ((32, 8),), SIN, COS) == "aten::sin (32, 8, 0)"
     assert found(regions, "2/0", ((32, 8),), SIN, COS, TANH) is None
@@ -181,15 +187,15 @@ def test_a_recorded_function_needs_at_least_a_quarter_of_the_ops() -> None:
 
 
 def test_sizes_that_change_in_two_ways_cannot_be_replaced() -> None:
-    """GIVEN an input of 8 x 8 WHEN it becomes 16 x 8 THEN it is unclear which sizes of 8 become 16."""
+    """GIVEN a recorded input of 8 x 8 WHEN the input is 16 x 8 THEN it is unclear which recorded sizes of 8 become 16."""
     regions = regions_of(("0/0", SIN, 8, 8))
     assert found(regions, "0/0", ((16, 8),), SIN, "aten::mm") is None
     assert found(regions, "0/0", ((16, 16),), SIN, "aten::mm") == "aten::sin (16, 16, 0)"
 
 
 def test_the_memory_blocks_of_a_call_come_from_its_memory_events() -> None:
-    """GIVEN a call that allocates two blocks before and between its two ops, and frees the first and one that it did not
-    allocate. Events outside the call and in a measurement of kernels do not count."""
+    """GIVEN a call that allocates two blocks and frees the first block and a block from before the call. Memory events outside
+    the call or during a measurement of kernels do not count."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#1", 0, 900)
     events.op("Torch-Compiled Region: 0/0", 100, 400, [])

@@ -1,4 +1,4 @@
-"""Host times, samples and bandwidths of a recording."""
+"""Tests that host times, steps and bandwidths are read from a recording."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ KERNEL = [Op("aten::mm", 2, 5, (10, 5))]
 
 
 def test_without_training_steps_host_times_come_from_evaluation_steps_with_kernels() -> None:
-    """GIVEN a profile of the third and fourth of five evaluations THEN the host time of their only op is known: 5 us."""
+    """GIVEN five evaluation steps, of which only two have kernels THEN the host time of their only op is known: 5 us."""
     steps = [(StepKind.EVALUATION, FORWARD, ops) for ops in ([], [], KERNEL, KERNEL, [])]
     recording = RecordedRun(recording_of(steps))
     assert recording.usual_host_ns == 5_000
 
 
 def test_a_step_keeps_its_index_if_it_takes_the_kernels_of_another_step() -> None:
-    """GIVEN a warm-up step with the kernels of another step THEN it keeps its own index."""
     recording = RecordedRun(recording_of([(StepKind.PROFILED, FORWARD, KERNEL)] * 5))
     assert [recording.index_of(step) for step in recording.steps] == [0, 1, 2, 3, 4]
     assert recording.index_of(recording.steps[3].as_slow_as(recording.steps[1])) == 1
@@ -31,8 +30,8 @@ def test_a_step_keeps_its_index_if_it_takes_the_kernels_of_another_step() -> Non
 
 
 def test_an_op_takes_the_host_time_until_the_next_op_starts() -> None:
-    """GIVEN a layer from 0 to 20 us with inner ops of 6 and 4 us, and a sum from 30 to 35 us THEN the layer takes 30 us,
-    which the inner ops share 6 to 4, and the sum takes 5 us."""
+    """GIVEN a layer that starts at 0 us, and a sum that starts at 30 us THEN the layer takes 30 us. Its inner ops last 6 and 4
+    us, and share the 30 us in this ratio."""
     inner = [Op("aten::mm", 2, 6, kernel=(9, 1)), Op("aten::add", 10, 4, kernel=(12, 1))]
     ops = [Op("aten::linear", 0, 20, children=inner), Op("aten::sum", 30, 5, kernel=(33, 1))]
     recording = RecordedRun(recording_of([(StepKind.STEADY, [("forward", 0, 60)], ops)]))
@@ -44,8 +43,8 @@ def test_an_op_takes_the_host_time_until_the_next_op_starts() -> None:
 
 @pytest.mark.parametrize(("kernel_us", "gbps"), [(40, 100), (21, 4000 / 21), (20, 0.8 * 549)])
 def test_the_bandwidth_of_long_elementwise_ops_is_that_of_the_gpu(kernel_us: int, gbps: float) -> None:
-    """GIVEN five sums of 1,000,000 float32, and long matrix products that move few bytes THEN the bandwidth is measured from
-    the sums if a sum takes longer than 20 us. Otherwise a replay reaches four fifths of the P100's 549 GB/s."""
+    """GIVEN sums that take longer than 20 us THEN their bandwidth is the bandwidth of the GPU. Shorter sums do not count, and
+    a replay then assumes four fifths of the P100's 549 GB/s. Matrix products do not count."""
     sums = [Op("aten::sum", 100 * i, 5, kernel=(100 * i + 9, kernel_us), shapes=((1_000_000,),)) for i in range(5)]
     products = [Op("aten::mm", 500 + 100 * i, 5, kernel=(509 + 100 * i, 90), shapes=((9, 9), (9, 9))) for i in range(90)]
     recording = RecordedRun(recording_of([(StepKind.STEADY, [("forward", 0, 20_000)], sums + products)]))
@@ -53,7 +52,7 @@ def test_the_bandwidth_of_long_elementwise_ops_is_that_of_the_gpu(kernel_us: int
 
 
 def test_estimates_use_the_tf32_settings_of_the_script() -> None:
-    """GIVEN a script that allows TF32 after the recording was read."""
+    """GIVEN a script that changes the TF32 settings after the recording was read."""
     recording = RecordedRun(trace_of_card("a100"))
 
     def estimated_ns(op: str, *shapes: tuple[int, ...]) -> float:
@@ -71,8 +70,7 @@ def test_estimates_use_the_tf32_settings_of_the_script() -> None:
     assert changed[0] < default[0] / 3 and changed[1] > 2 * default[1]
 
 
-def test_the_shortest_kernels_decide_the_floor_of_estimates_and_shorter_copies_do_not() -> None:
-    """GIVEN 100 kernels of 2 us and 100 copies of 1 us."""
+def test_an_estimate_is_at_least_the_shortest_kernel_time_even_if_copies_are_shorter() -> None:
     ops = [Op("aten::mm" if n % 2 else "aten::copy_", 10 * n, 5, kernel=(10 * n + 2, 2 if n % 2 else 1)) for n in range(200)]
     trace = recording_of([(StepKind.STEADY, [("forward", 0, 2_000)], ops)])
     trace.device.kind[trace.device.duration_ns == 1_000] = DeviceKind.MEMCPY

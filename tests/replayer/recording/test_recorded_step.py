@@ -1,4 +1,4 @@
-"""Which phases of a recorded step have GPU time, and how two recorded steps are compared and joined."""
+"""Tests which phases of a recorded step have GPU time, and how two recorded steps are compared and combined."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def test_a_phase_without_gpu_time_takes_only_host_time(device_ns: int, is_host_o
 
 
 def step(**host_ns: int) -> RecordedStep:
-    """Return a step with phases named like "forward_0", and "other_first" for the time before the first phase."""
+    """Return a step whose phases are given as "forward_0" and so on. The name "other_first" is the time before the first
+    phase."""
     segments = {}
     for key, time_ns in host_ns.items():
         name, _, count = key.rpartition("_")
@@ -23,14 +24,15 @@ def step(**host_ns: int) -> RecordedStep:
     return RecordedStep(0, segments, [])
 
 
-def test_phases_that_only_one_of_two_steps_has_are_added_up() -> None:
+def test_two_steps_differ_by_the_times_of_phases_that_only_one_of_them_has() -> None:
     one, other = step(forward_0=5, backward_0=7, forward_1=11), step(forward_0=6, optimizer_0=13)
     assert one.differs_by_ns(other) == other.differs_by_ns(one) == 7 + 11 + 13
     assert one.differs_by_ns(one) == 0
 
 
 def test_a_slowed_step_takes_the_time_of_the_slow_step_in_each_phase() -> None:
-    """The time before the first phase is dropped if the slow step has none. The loader takes exactly the slow step's time."""
+    """If the slow step has no time before its first phase, the slowed step has none. The loader takes exactly the slow step's
+    time."""
     fast = step(other_first=3, loader_0=2, forward_0=5, backward_0=7)
     slow = fast.as_slow_as(step(loader_0=20, forward_0=50, optimizer_0=90))
     found = {key: (of.host_ns, of.least_host_ns) for key, of in slow.segments.items()}

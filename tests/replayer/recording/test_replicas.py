@@ -1,4 +1,4 @@
-"""A recording of one GPU that is extended to several GPUs."""
+"""Tests that a recording of one GPU is extended to several GPUs."""
 
 from __future__ import annotations
 

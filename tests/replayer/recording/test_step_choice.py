@@ -1,4 +1,4 @@
-"""The tests check which recorded step is used for each step of a replay."""
+"""Tests which recorded step is used for each step of a replay."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TWO: RecordedPhases = [*ONE, ("forward", 50, 70), ("backward", 70, 90), ("optimi
 def _recorded(passes: str, kinds: str) -> Trace:
     """Return a recording with one step for each character.
 
-    In `passes`, 1 or 2 is the number of backward passes. In `kinds`, W is a warm-up step, S a steady one, P a profiled one
-    with a kernel, and A one after a profile.
+    In `passes`, 1 or 2 is the number of backward passes. In `kinds`, W is a warm-up step, S is a steady step, P is a profiled
+    step with a kernel, and A is a step after a profile.
     """
     kind_of = {"W": StepKind.WARMUP, "S": StepKind.STEADY, "P": StepKind.PROFILED, "A": StepKind.AFTER_PROFILE}
     steps = []
@@ -33,9 +33,9 @@ def _after(name: str, until_us: int) -> RecordedPhases:
 
 
 @pytest.mark.parametrize("kinds", ["WWSSPPPSSS", "WWPPPSSSSS", "WWSSSSPPSS", "WWSSPPPAAA"])
-def test_a_step_replays_a_recorded_step_with_equally_many_passes(kinds: str) -> None:
-    """GIVEN alternating steps of two trainers WHEN a replay is longer than the recording THEN each kind replays its
-    own steps."""
+def test_a_step_replays_a_recorded_step_with_as_many_passes(kinds: str) -> None:
+    """GIVEN alternating steps of two trainers WHEN a replay is longer than the recording THEN the steps of each trainer replay
+    this trainer's recorded steps."""
     passes = "1121212121"
     recording = RecordedRun(_recorded(passes, kinds))
     drivers = [recording.choice.training(number) for number in range(40)]
@@ -46,8 +46,8 @@ def test_a_step_replays_a_recorded_step_with_equally_many_passes(kinds: str) -> 
 
 
 def test_a_step_with_backward_passes_in_a_row_replays_a_profiled_step_of_its_kind() -> None:
-    """GIVEN alternating steps of two trainers, one of which computes two gradients in a row WHEN only the profile shows a phase
-    "other" between the gradients THEN steps of this trainer replay the profiled step 4, and the others replay step 5."""
+    """GIVEN alternating steps of two trainers, one of which computes two gradients in a row WHEN only the profile shows a
+    phase between these gradients THEN the steps of each trainer still replay this trainer's profiled step."""
     row: RecordedPhases = [("forward", 0, 20), ("backward", 20, 40), ("loss", 40, 60), ("backward", 60, 90)]
     shown: RecordedPhases = [*row[:1], ("backward", 20, 25), ("other", 25, 30), ("backward", 30, 40), *row[2:]]
     mm = [Op("aten::mm", 2, 5, (10, 5))]
@@ -71,14 +71,14 @@ def test_every_step_number_maps_to_a_recorded_step(passes: list[str], number: in
 
 @pytest.mark.parametrize("kinds", ["WSSSSPPPSS", "WSSSSPPPAA"])
 def test_profiled_steps_are_replayed_in_their_recorded_order(kinds: str) -> None:
-    """GIVEN batches of three alternating lengths, and the profiled steps 5, 6 and 7 THEN each step has the times of
-    its length."""
+    """GIVEN batches of three lengths in turn, and a profile of three steps THEN each replayed step has the times of its
+    length."""
     recording = RecordedRun(_recorded("1" * 10, kinds))
     assert [recording.choice.training(number).row for number in range(1, 14)] == [7, 5, 6, 7, 5, 6, 7, 5, 6, 7, 5, 6, 7]
 
 
 def test_a_phase_grained_recording_replays_steps_before_the_script_profiled() -> None:
-    """GIVEN steps 2 and 3 before a profile that the script made in step 4, and slower steps 5 and 6 after it."""
+    """GIVEN steps 2 and 3, a profile by the script in step 4, and then slower steps THEN the replay repeats steps 2 and 3."""
     trace = _recorded("1" * 7, "WWSSWAA")
     trace.grain = "phase"
     recording = RecordedRun(trace)
@@ -86,7 +86,8 @@ def test_a_phase_grained_recording_replays_steps_before_the_script_profiled() ->
 
 
 def test_a_step_replays_a_recorded_step_with_similar_phases() -> None:
-    """GIVEN a learning-rate search without a loader and then training with a loader, each with profiled steps."""
+    """GIVEN a learning-rate search without a loader, and then training with a loader. The recording has profiled steps of
+    both."""
     kernel, loaded, evaluated = [Op("aten::mm", 12, 5, (20, 5))], _after("loader", 10), [("forward", 0, 30)]
     kinds, after, steady = [StepKind.PROFILED] * 2, StepKind.AFTER_PROFILE, StepKind.STEADY
     steps = [(kind, ONE, kernel if kind == StepKind.PROFILED else []) for kind in (steady, steady, *kinds, after)]
@@ -94,15 +95,15 @@ def test_a_step_replays_a_recorded_step_with_similar_phases() -> None:
     steps.append((after, [*loaded, ("other", 60, 70)], []))
     recording = RecordedRun(recording_of(steps))
     assert [recording.choice.training(number).row for number in range(14)] == [2, 3, 2, 3, 2, 7, 8, 7, 8, 7, 8, 7, 8, 7]
-    # AND the same applies to evaluation
+    # AND the same applies to evaluation steps
     steps = [(StepKind.EVALUATION, of, kernel) for of in (evaluated, [*ONE[:1], ("other", 20, 30)]) for _ in range(2)]
     recording = RecordedRun(recording_of([*[(StepKind.PROFILED, ONE, kernel)] * 2, *steps]))
     assert [recording.choice.evaluation(number).row for number in range(4)] == [2, 3, 4, 5]
 
 
 def test_a_profiled_step_with_an_unusual_long_phase_is_not_repeated() -> None:
-    """GIVEN profiled steps that begin with a phase "other", which is long in the second one, and clean steps without this phase
-    THEN only the first and the third profiled step are repeated."""
+    """GIVEN three profiled steps that begin with a phase "other" WHEN this phase is long in the second step THEN only the
+    first and the third profiled step are repeated."""
 
     profiled = [(StepKind.PROFILED, _after("other", by_us), [Op("aten::mm", 12, 5, (20, 5))]) for by_us in (1, 40, 2)]
     recording = RecordedRun(recording_of([*[(StepKind.STEADY, ONE, [])] * 2, *profiled, *[(StepKind.STEADY, ONE, [])] * 4]))
@@ -110,7 +111,7 @@ def test_a_profiled_step_with_an_unusual_long_phase_is_not_repeated() -> None:
 
 
 def test_a_profiled_step_with_an_additional_phase_is_not_repeated_if_others_have_the_same_phases() -> None:
-    """GIVEN three profiled steps, and the second one requests a batch from a loader that has no more batches."""
+    """GIVEN three profiled steps. Only the second step requests a batch from a loader that has no more batches."""
     kernel = [Op("aten::mm", 12, 5, (20, 5))]
     profiled = [(StepKind.PROFILED, phases, kernel) for phases in (ONE, _after("loader", 1), ONE)]
     recording = RecordedRun(recording_of([*[(StepKind.STEADY, ONE, [])] * 2, *profiled, *[(StepKind.STEADY, ONE, [])] * 4]))
@@ -119,27 +120,27 @@ def test_a_profiled_step_with_an_additional_phase_is_not_repeated_if_others_have
 
 
 def test_a_step_replays_the_latest_profile() -> None:
-    """GIVEN two networks that are trained one after the other, with a window for each THEN the second network takes the times
-    of the second window from the start, which is three steps earlier."""
+    """GIVEN two networks that are trained one after the other, each with a profile THEN all steps of the second network take
+    the times of its profile. This profile begins three steps after the second network."""
     recording = RecordedRun(_recorded("1" * 12, "SSPPAAAAWPPA"))
     rows = [recording.choice.training(number).row for number in range(16)]
     assert rows[:6] == [2, 3, 2, 3, 2, 3] and set(rows[6:]) == {9, 10} and rows[9:11] == [9, 10]
 
 
 def test_steps_beyond_the_recording_repeat_recorded_steps_of_each_kind_in_turn() -> None:
-    """GIVEN eight profiled steps with one and two passes in turn WHEN a replay is longer THEN it starts again at each end."""
+    """GIVEN eight profiled steps WHEN a replay is longer THEN it repeats the eight steps in order."""
     recording = RecordedRun(_recorded("12121212", "P" * 8))
     assert [recording.choice.training(number).row for number in range(40)] == [*range(8)] * 5
 
 
 def test_a_repeating_sequence_of_steps_continues_where_the_recording_ended() -> None:
-    """GIVEN a period of 3 steps and 8 recorded steps THEN step 8 is the third of the period, with two passes, and takes the
-    next recorded step of this kind after step 5, which is step 2."""
+    """GIVEN a sequence of three steps that repeats, and eight recorded steps THEN the replay continues with the third step of
+    the sequence. The last recorded step of this kind is step 5, so the replay takes the first one, step 2."""
     recording = RecordedRun(_recorded("11211211", "P" * 8))
     rows = [recording.choice.training(number).row for number in range(8, 17)]
     assert [row in (2, 5) for row in rows] == [True, False, False] * 3
     assert rows[::3] == [2, 5, 2]
-    # AND the two steps of a period with one pass take the recorded steps with one pass in order
+    # AND steps with one pass take the recorded steps with one pass in order
     assert [row for row in rows if row not in (2, 5)] == [0, 1, 3, 4, 6, 7]
 
 
@@ -156,7 +157,7 @@ def test_an_evaluation_step_replays_recorded_evaluation_steps_with_kernels() -> 
 
 
 def test_without_training_steps_evaluation_steps_with_kernels_are_repeated() -> None:
-    """GIVEN a profile of the third and fourth of five evaluations THEN these two steps are repeated."""
+    """GIVEN five evaluation steps, of which only the third and the fourth have kernels THEN these two steps are repeated."""
     kernel = [Op("aten::mm", 2, 5, (10, 5))]
     steps = [(StepKind.EVALUATION, ONE[:1], ops) for ops in ([], [], kernel, kernel, [])]
     recording = RecordedRun(recording_of(steps))
@@ -164,7 +165,7 @@ def test_without_training_steps_evaluation_steps_with_kernels_are_repeated() -> 
 
 
 def test_only_steps_of_the_same_kind_are_searched_for_a_call() -> None:
-    """GIVEN steps that call an add at two shapes, one of them with two passes, and an evaluation."""
+    """GIVEN training steps with an add of two shapes, a training step with two passes, and an evaluation step."""
 
     def ops(size: int) -> list[Op]:
         return [Op("aten::add", 2, 5, (10, 5), shapes=((size,),))]
@@ -179,6 +180,7 @@ def test_only_steps_of_the_same_kind_are_searched_for_a_call() -> None:
 
 
 def test_only_warm_up_steps_at_the_start_are_replayed_as_warm_up_steps() -> None:
-    """GIVEN a step 2 that compiled something WHEN it is neither the first nor profiled THEN no step of a replay takes it."""
+    """GIVEN a warm-up step after the first steady step WHEN the recording is replayed THEN no step of the replay takes this
+    warm-up step."""
     recording = RecordedRun(_recorded("11111", "WSWPP"))
     assert [recording.choice.training(number).row for number in range(5)] == [0, 3, 4, 3, 4]

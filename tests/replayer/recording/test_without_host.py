@@ -1,4 +1,4 @@
-"""A recording that contains only kernels, without host spans and ops, as a tracer below PyTorch writes it."""
+"""Tests that a recording can contain only kernels, without host spans and ops. Tracers below PyTorch write such recordings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def test_a_recording_without_host_events_can_be_replayed() -> None:
 
 
 def test_without_ops_it_is_unknown_whether_two_traces_show_one_program() -> None:
-    """GIVEN work without the ops that launched it WHEN it is compared with a trace that has ops THEN sameness is undecided."""
+    """GIVEN a trace with GPU work but without ops WHEN the trace is compared with a trace that has ops THEN it is unknown
+    whether both show the same program."""
     bare, whole = kernels_alone(), make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 5, kernel=(15, 10))])
     verdict = same_program(bare, whole, np.arange(1), np.arange(1))
     assert verdict.sameness is Sameness.CANNOT_BE_TOLD and "first trace has GPU work but not the ops" in verdict.reason

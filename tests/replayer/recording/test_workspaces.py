@@ -1,4 +1,4 @@
-"""Workspaces, read from recorded memory events."""
+"""Tests that workspaces are found in recorded memory events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ SHAPES = ((2, 3, 8, 8), (4, 3, 3, 3))
 
 
 def conv_trace(*events: tuple[int, int], steps: int = 1, addresses: list[int] | None = None) -> Trace:
-    """One `cudnn_convolution` (10 to 60 us) within `convolution` (5 to 70 us); `events` are (us from the step, bytes)."""
+    """Return a recording of `cudnn_convolution` (10 to 60 us) inside `convolution` (5 to 70 us). The memory events are given
+    as (us since the start of the step, bytes)."""
     inner = Op("aten::cudnn_convolution", 10, 50, kernel=(40, 5), shapes=SHAPES)
     ops = [
         Op("aten::convolution", 5, 65, shapes=SHAPES, children=[inner]),
@@ -45,7 +46,8 @@ def program(trace: Trace, op: str, shapes: tuple[tuple[int, ...], ...] = SHAPES)
 
 
 def test_memory_allocated_and_freed_within_an_op_is_its_workspace() -> None:
-    """GIVEN an output, and a workspace that is freed WHEN they are read THEN the workspace comes after the first output."""
+    """GIVEN an op that allocates an output and then frees a second block THEN the second block is a workspace after the first
+    output."""
     trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (50, -7 * MIB))
     assert program(trace, "aten::cudnn_convolution") == ((), (7 * MIB, -7 * MIB))
 
@@ -61,8 +63,8 @@ def test_memory_that_outlives_the_op_or_existed_before_is_not_a_workspace() -> N
 
 
 def test_a_result_that_is_freed_when_its_op_returns_is_not_a_workspace() -> None:
-    """GIVEN a block that is freed when an inner op returns THEN it is a result of the inner op, and a workspace of the outer
-    op."""
+    """GIVEN a block that is freed when an inner op returns THEN this block is a result of the inner op and a workspace of the
+    outer op."""
     trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (60, -7 * MIB))
     assert program(trace, "aten::cudnn_convolution") == ()
     assert program(trace, "aten::convolution") == ((), (7 * MIB, -7 * MIB))
@@ -80,7 +82,7 @@ def test_other_shapes_and_ops_have_no_recorded_workspace() -> None:
 
 
 def test_the_smallest_observed_workspace_size_is_used() -> None:
-    """Up to 1 MiB of a large block may be an unsplit remainder, so calls of one kind differ by it."""
+    """Up to 1 MiB of a large block may be an unsplit remainder, so workspaces of equal calls may differ in size."""
     trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (50, -7 * MIB), steps=2)
     trace.memory.bytes[4:] = [7 * MIB - 51_200, -7 * MIB + 51_200]
     assert program(trace, "aten::convolution") == ((), (7 * MIB - 51_200, -7 * MIB + 51_200))
@@ -94,8 +96,8 @@ def test_no_workspace_is_known_without_shapes_or_memory_events() -> None:
 
 
 def test_cudnn_workspaces_are_found_in_a_real_recording(shared_traces: Path) -> None:
-    """ResNet-50 on a V100: a 3x3 convolution of 512 channels uses 54 MiB forward, and twice 54 MiB, one after the other,
-    backward."""
+    """On a V100, a 3x3 convolution of 512 channels of ResNet-50 uses one workspace of 54 MiB in the forward pass. In the
+    backward pass, it uses two, one after the other."""
     trace = read_kineto(shared_traces / "v100_resnet50_workers0.json.gz")
     image, weight = (32, 512, 7, 7), (512, 512, 3, 3)
     taken = 56_623_104
