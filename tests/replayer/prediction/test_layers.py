@@ -1,4 +1,4 @@
-"""Layers with parameters and the blocks that a network repeats, found from the shapes of a forward pass."""
+"""Tests that the layers with parameters, and the blocks that a network repeats, are found from the shapes of a forward pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def forward(*calls: tuple[str, tuple[Shape, ...]]) -> Trace:
 
 
 def products(*sizes: Shape) -> Trace:
-    """A product with a weight of each of these sizes."""
+    """Return a forward pass with one product for each weight size in `sizes`."""
     return forward(*(("mm", ((32, depth), (depth, columns))) for depth, columns in sizes))
 
 
@@ -30,8 +30,9 @@ def blocks(*sizes: Shape) -> list[str]:
 def test_layers_outside_a_repeated_sequence_belong_to_no_block() -> None:
     assert blocks((2, 2), *[(2, 3), (3, 2)] * 3, (2, 9)) == ["", *(f"block {n}" for n in (0, 0, 1, 1, 2, 2)), ""]
     assert blocks(*[(2, 3), (3, 2)] * 2) == ["block 0", "block 0", "block 1", "block 1"]
-    assert blocks((2, 3), (3, 2), (2, 4), (4, 2)) == ["part 0"] * 4  # nothing repeats
-    assert blocks(*[(2, 3), (3, 2), (2, 2)] * 2, (2, 3)) == [*["block 0"] * 3, *["block 1"] * 3, ""]  # an incomplete third
+    assert blocks((2, 3), (3, 2), (2, 4), (4, 2)) == ["part 0"] * 4  # No sequence of layers repeats.
+    # The third repetition of the block is incomplete.
+    assert blocks(*[(2, 3), (3, 2), (2, 2)] * 2, (2, 3)) == [*["block 0"] * 3, *["block 1"] * 3, ""]
 
 
 def test_a_repeated_block_has_at_least_half_of_the_parameters() -> None:
@@ -47,7 +48,7 @@ def test_the_larger_of_two_repeated_sequences_is_the_block() -> None:
 
 
 def test_layers_without_blocks_are_grouped_up_to_the_size_of_a_bucket() -> None:
-    rows = BUCKET_BYTES // 4 // 256  # of 256 floats
+    rows = BUCKET_BYTES // 4 // 256  # Each row has 256 floats.
     assert blocks((rows, 256), (256, 3)) == ["part 0", "part 1"]
     assert blocks((rows - 1, 256), (255, 1), (3, 5)) == ["part 0", "part 0", "part 0"]
     assert blocks((rows - 1, 256), (256, 1), (1, 5)) == ["part 0", "part 0", "part 1"]
@@ -58,7 +59,7 @@ def test_layers_without_blocks_are_grouped_up_to_the_size_of_a_bucket() -> None:
     [
         ("mm", ((32, 8), (8, 4)), ((8, 4),)),
         ("matmul", ((2, 32, 8), (8, 4)), ((8, 4),)),
-        ("matmul", ((2, 32, 8), (2, 8, 4)), None),  # both are activations
+        ("matmul", ((2, 32, 8), (2, 8, 4)), None),  # Both factors are activations, so this op has no parameters.
         ("matmul", ((32, 8), (8,)), None),
         ("batch_norm", ((2, 4, 8, 8), (4,), (4,), (4,), (4,)), ((4,), (4,))),
         ("relu", ((32, 8),), None),
@@ -74,7 +75,8 @@ def test_the_parameters_of_a_layer_are_found_from_the_shapes_of_its_op(
 
 
 def nested() -> Trace:
-    """A linear layer whose op contains other ops, of which the product has the same weight, and another layer after it."""
+    """Return a linear layer whose op contains other ops, and then another layer. The product inside the linear layer has the
+    same weight."""
     inner = [Op("aten::t", 1, 1, shapes=((4, 8),)), Op("aten::addmm", 3, 4, kernel=(6, 5), shapes=((4,), (32, 8), (8, 4)))]
     outer = Op("aten::linear", 0, 9, shapes=((32, 8), (4, 8), (4,)), children=inner)
     return make_recording([("forward", 0, 30)], [outer, Op("aten::mm", 12, 4, kernel=(20, 5), shapes=((32, 4), (4, 2)))])

@@ -1,4 +1,4 @@
-"""The time that several GPUs add to a step of one GPU."""
+"""Tests how much time several GPUs add to a step of one GPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def test_a_long_backward_pass_hides_every_all_reduce_except_the_last() -> None:
 
 
 def test_data_parallel_adds_two_copies_of_the_parameters_and_the_host_time_of_the_replicas() -> None:
-    """At 1 GB/s, 1 MB takes at least a millisecond. Two replicas of a forward pass of 3 ms take the host 1.4 times as long."""
+    """At 1 GB/s, a copy of 1 MB takes at least a millisecond. The forward pass takes 3 ms. The host needs 1.4 times as long
+    for each of its two replicas, so the replicas take 8.4 ms."""
     found = data_parallel(training(), Conditions(gpus=2, link_gbps=1.0), 7e6, 3e6, 1_000_000)
     copies_ns = found.parts_ns["parameters copied"] + found.parts_ns["gradients copied"]
     assert 2e6 <= copies_ns < 2.2e6 and found.parts_ns["host time of replicas"] == pytest.approx(8.4e6)
@@ -48,4 +49,4 @@ def test_gradients_are_summed_in_buckets_of_1_mib_and_then_25_mib(
     costs = CollectiveCosts(trace.devices[0].name, 10.0)
     took = [costs.next("all_reduce", mib << 20, 4).duration_ns for mib in buckets_mib]
     assert found.parts_ns["all-reduce"] == sum(took)
-    assert found.moved_bytes == 2 * 3 / 4 * (parameters_mib << 20)  # a ring of four
+    assert found.moved_bytes == 2 * 3 / 4 * (parameters_mib << 20)  # Four ranks in a ring each move 2 * 3 / 4 of the bytes.

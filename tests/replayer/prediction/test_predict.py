@@ -1,4 +1,4 @@
-"""A predicted step is computed from a recording of several steps."""
+"""Tests that a predicted step is computed from a recording of several steps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ from traces.model.workload import InputTensor, WorkloadSignature
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_tensor_parallelism_reports_figures_per_step(steps: int) -> None:
-    """GIVEN steps with one pair of products, (16 x 8) by (8 x 32) twice and (16 x 32) by (32 x 8), in float32
-
-    WHEN two ranks share them THEN each rank keeps half of the 3 x 8 x 32 x 4 bytes of weights. A step sums one output of
-    16 x 8 x 4 bytes and moves 2 (N - 1) / N of these bytes.
-    """
+    """GIVEN steps with three matrix products whose weights have 8 x 32 floats each WHEN two ranks share these products THEN
+    each rank keeps half of the weights. Each step sums one output of 16 x 8 floats, and moves 2 (N - 1) / N of its bytes."""
     sizes = [((16, 8), (8, 32)), ((16, 8), (8, 32)), ((16, 32), (32, 8))]
     ops = [Op("aten::mm", 100 * i, 80, kernel=(100 * i + 20, 50), shapes=shapes) for i, shapes in enumerate(sizes)]
     trace = make_recording([("forward", 0, 400)], ops, steps=steps)
@@ -34,7 +31,8 @@ def test_tensor_parallelism_reports_figures_per_step(steps: int) -> None:
 
 
 def test_predicting_a_batch_size_changes_only_inputs_with_a_batch_dimension() -> None:
-    """GIVEN a recording at batch 32 with an input of 32 images and a table of 8 rows WHEN batch 80 is predicted."""
+    """GIVEN a recording with an input of 32 images and an input of 8 rows WHEN batch 80 is predicted THEN only the input of
+    images grows."""
     trace = training()
     inputs = (InputTensor((32, 3, 8, 8), "float32"), InputTensor((8, 2), "float32"), InputTensor((), "int64"))
     trace.workload = WorkloadSignature(inputs=inputs, batch_bytes=776 * 32)
@@ -44,8 +42,8 @@ def test_predicting_a_batch_size_changes_only_inputs_with_a_batch_dimension() ->
     assert of.batch_bytes == 776 * 80
 
 
-def test_a_prediction_from_a_recording_without_many_kernels_has_no_error() -> None:
-    """4 of 20 kernels are missing, so the GPU time of a step is unknown."""
+def test_a_prediction_from_a_recording_with_missing_kernels_has_no_expected_error() -> None:
+    """The recording lacks 4 of 20 kernels, so the GPU time of a step is unknown."""
     trace = training()
     trace.problems = {"lost-kernel": 4}
     found = predict(trace, Conditions(gpu="h100"))
@@ -56,11 +54,12 @@ def test_a_prediction_from_a_recording_without_many_kernels_has_no_error() -> No
 @pytest.mark.parametrize(
     ("limit", "before", "after", "step_ns"),
     [
-        # pace and busy share, before and after
-        ("device", (100, 0.9), (90, 0.5), 55),  # 90 ns of GPU time become 45
-        ("device", (100, 1.2), (60, 1.0), 60),  # 120 become 60, which a step takes at least
-        ("host", (100, 0.5), (80, 0.5), 80),  # the host takes 80
-        ("host", (100, 0.5), (80, 1.5), 120),  # the GPU takes longer than the host
+        # Each row has the time of a step and its share of GPU time, before and after the change.
+        ("device", (100, 0.9), (90, 0.5), 55),  # The GPU time decreases from 90 ns to 45 ns.
+        # The GPU time decreases from 120 ns to 60 ns, and a step takes at least its GPU time.
+        ("device", (100, 1.2), (60, 1.0), 60),
+        ("host", (100, 0.5), (80, 0.5), 80),  # The host time of 80 ns limits the step.
+        ("host", (100, 0.5), (80, 1.5), 120),  # The GPU time of 120 ns exceeds the host time.
     ],
 )
 def test_a_changed_gpu_time_also_changes_unprofiled_steps(
@@ -81,7 +80,7 @@ def test_a_changed_gpu_time_also_changes_unprofiled_steps(
 
 
 def test_waits_for_longer_kernels_in_profiled_steps_also_lengthen_clean_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a host that limits the pace and takes 100 us WHEN profiled steps wait 30 us longer THEN a step takes 130 us."""
+    """GIVEN a host that limits the step to 100 us WHEN profiled steps wait 30 us longer THEN a step takes 130 us."""
     recorded, predicted = training(), training()
     for trace in (recorded, predicted):
         trace.steps.kind[2:] = StepKind.PROFILED
@@ -90,12 +89,13 @@ def test_waits_for_longer_kernels_in_profiled_steps_also_lengthen_clean_steps(mo
     pace = SimpleNamespace(pace_ns=100_000, busy_share=0.1, limit="host", mean=None)
     monkeypatch.setattr("replayer.prediction.predict.pace", lambda trace: pace)
     assert predicted_step_ns(recorded, predicted, recorded) == 130_000
-    assert predicted_step_ns(recorded, predicted, predicted) == 100_000  # another host or data loading, but the same kernels
+    # The kernels are the same, so the host does not wait longer.
+    assert predicted_step_ns(recorded, predicted, predicted) == 100_000
 
 
 @pytest.mark.parametrize(("batch", "step_ns"), [(64, 120_000), (16, 90_000), (32, 100_000)])
 def test_waits_for_data_take_time_in_proportion_to_the_batch_size(batch: int, step_ns: int) -> None:
-    """GIVEN clean steps and profiled steps of 100 us at batch 32, 20 us of which are data loading, and few kernels."""
+    """GIVEN steps of 100 us at batch 32, of which 20 us are data loading."""
     recorded = training(steps=8)
     recorded.device.duration_ns[:] = 10
     recorded.device = recorded.device.take(recorded.device.start_ns >= recorded.steps.start_ns[4])
@@ -113,15 +113,16 @@ def test_the_device_times_of_steps_without_kernels_move_with_the_host() -> None:
     recorded.steps.kind[:] = [StepKind.STEADY] * 4 + [StepKind.PROFILED] * 4
     clean = recorded.phases.step < 4
     late_ns = (recorded.phases.device_end_ns - recorded.phases.end_ns)[clean]
-    assert 7_000 in late_ns  # the GPU ends a phase 7 us after the host
+    assert 7_000 in late_ns  # The GPU ends a phase 7 us after the host.
     for loading in (1.0, 0.5):
         moved = Retiming(recorded).retimed(recorded.device.duration_ns, loading=loading).phases
         timed = clean & (moved.device_end_ns != NONE)
         assert (moved.device_end_ns - moved.end_ns)[timed].tolist() == late_ns[timed[clean]].tolist()
 
 
-def test_the_step_is_an_average_if_the_recorded_steps_vary_much() -> None:
-    """Steps of 13, 13 and 22 ms have a mean of 16 ms, as `trace info` says. Their kernels take 1, 1 and 4 ms: 2 ms."""
+def test_a_predicted_step_is_an_average_if_the_recorded_steps_vary_a_lot() -> None:
+    """The recorded steps of 13, 13 and 22 ms have a mean of 16 ms. Their kernels take 1, 1 and 4 ms, which is 2 ms on
+    average."""
     steps = [(0, 13), (13, 26), (26, 48)]
     trace = a_trace(steps, [Work(1, 1, 2), Work(14, 14, 15), Work(27, 27, 31)])
     found = predict(trace, Conditions(gpu="h100"))

@@ -1,4 +1,5 @@
-"""Predictions for other conditions: how kernel times change, when everything happens then, and what is rejected."""
+"""Tests of predictions for other conditions: how kernel times change, when each kernel then runs, and which requests are
+rejected."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from traces.rates.estimate_errors import TABLE
 from tui.cli import run
 from tui.text.predict import prediction_text
 
-Call = tuple[str, tuple[tuple[int, ...], ...]]  # an op and its shapes
+Call = tuple[str, tuple[tuple[int, ...], ...]]  # The name of an op and its shapes.
 LAYERS: list[Call] = [
     ("convolution", ((32, 3, 224, 224), (64, 3, 7, 7))),
     ("addmm", ((1000,), (32, 2048), (2048, 1000))),
@@ -44,7 +45,7 @@ def test_recomputing_times_from_recorded_durations_gives_the_recorded_times() ->
     trace = training()
     again = Retiming(trace).retimed(trace.device.duration_ns)
     moved_ns = np.abs(np.sort(again.device.start_ns) - np.sort(trace.device.start_ns))
-    assert moved_ns.max() <= 2_000  # a trace of few kernels does not tell its latency
+    assert moved_ns.max() <= 2_000  # A recording with few kernels does not show its launch latency.
     assert np.array_equal(again.steps.start_ns, trace.steps.start_ns)
     assert np.array_equal(again.host.duration_ns, trace.host.duration_ns)
 
@@ -56,7 +57,7 @@ def test_with_longer_kernels_none_overlap_and_none_are_lost(times: int) -> None:
     assert len(longer.device) == len(trace.device) and longer.device.duration_ns.sum() == times * trace.device.duration_ns.sum()
     order = np.argsort(longer.device.start_ns)
     starts, ends = longer.device.start_ns[order], longer.device.end_ns[order]
-    assert (starts[1:] >= ends[:-1]).all()  # one stream
+    assert (starts[1:] >= ends[:-1]).all()  # All kernels are on one stream.
 
 
 def test_a_faster_host_needs_less_time_between_two_waits() -> None:
@@ -75,11 +76,12 @@ def test_a_faster_host_needs_less_time_between_two_waits() -> None:
             ((128, 64, 9, 9), (128, 3, 9, 9), (64, 3, 7, 7)),
         ),
         ("addmm", ((1000,), (32, 2048), (2048, 1000)), ((1000,), (128, 2048), (2048, 1000))),
-        ("mm", ((1000, 32), (32, 2048)), ((1000, 128), (128, 2048))),  # a weight's gradient
-        ("mm", ((32, 1000), (1000, 2048)), ((128, 1000), (1000, 2048))),  # an input's
-        ("bmm", ((256, 50, 50), (256, 50, 16)), ((1024, 50, 50), (1024, 50, 16))),  # batch x heads
+        ("mm", ((1000, 32), (32, 2048)), ((1000, 128), (128, 2048))),  # This product computes the gradient of a weight.
+        ("mm", ((32, 1000), (1000, 2048)), ((128, 1000), (1000, 2048))),  # This product computes the gradient of an input.
+        # The first dimension is the batch size times the number of heads.
+        ("bmm", ((256, 50, 50), (256, 50, 16)), ((1024, 50, 50), (1024, 50, 16))),
         ("add", ((50, 32, 128), (128,)), ((50, 128, 128), (128,))),
-        ("mul", ((64, 3, 7, 7),), ((64, 3, 7, 7),)),  # a parameter
+        ("mul", ((64, 3, 7, 7),), ((64, 3, 7, 7),)),  # This tensor is a parameter.
     ],
 )
 def test_only_dimensions_that_contain_the_batch_size_grow_with_the_batch(
@@ -102,7 +104,8 @@ def test_another_sequence_length_scales_dimensions_of_length_and_length_squared(
     [(8, 16, 16), (9, 17, 17), (36, 136, 136), (28, 120, 120), (24, 48, 48), (27, 51, 27), (7, 7, 7)],
 )
 def test_sizes_that_count_tokens_pairs_and_extra_tokens_grow_with_the_length(size: int, in_rows: int, in_columns: int) -> None:
-    """GIVEN length 8 WHEN it becomes 16 THEN 8 * 9 / 2 pairs become 16 * 17 / 2, and 8 * 7 / 2 become 16 * 15 / 2."""
+    """GIVEN sequences of length 8 WHEN their length becomes 16 THEN sizes that count pairs of tokens grow from 8 * 9 / 2 to 16
+    * 17 / 2, or from 8 * 7 / 2 to 16 * 15 / 2."""
     known = BatchShapes(1, [], (8, 16))
     assert known.for_batch(1, "softmax", ((size, size),)) == ((in_rows, in_columns),)
     assert known.for_batch(1, "softmax", ((size, size),), "optimizer") == ((size, size),)
@@ -111,20 +114,21 @@ def test_sizes_that_count_tokens_pairs_and_extra_tokens_grow_with_the_length(siz
 def test_a_recording_of_one_sample_scales_the_first_dimension() -> None:
     single = BatchShapes(1, [])
     assert single.for_batch(3, "add", ((4, 1), (4,))) == ((12, 1), (4,))
-    assert BatchShapes(32, []).for_batch(64, "addmm", ((8,), (32, 8))) == ((8,), (64, 8))  # one matrix is no product
+    # This op has only one matrix, so it counts as no matrix product.
+    assert BatchShapes(32, []).for_batch(64, "addmm", ((8,), (32, 8))) == ((8,), (64, 8))
 
 
 def test_a_dimension_of_sequence_length_plus_one_scales_with_the_sequence_length() -> None:
     known = BatchShapes(32, LAYERS, (71, 128))
     assert known.for_batch(64, "softmax", ((256, 1, 72),)) == ((512, 1, 129),)
     assert known.for_batch(32, "addmm", ((256,), (2304, 128), (128, 256))) == ((256,), (4128, 128), (128, 256))
-    assert known.for_batch(32, "add", ((32, 576),)) == ((32, 576),)  # a width that happens to be a multiple of 72
+    assert known.for_batch(32, "add", ((32, 576),)) == ((32, 576),)  # This width is a multiple of 72 only by chance.
 
 
 @pytest.mark.parametrize(("recorded_us", "least", "most"), [(400, 7.0, 8.0), (2, 1.0, 4.0)])
 def test_the_predicted_time_of_a_device_copy_scales_with_its_bytes(recorded_us: int, least: float, most: float) -> None:
-    """GIVEN a large copy THEN eight times the batch size takes eight times as long. The time of a small copy is mostly launch
-    overhead."""
+    """GIVEN a large copy WHEN the batch is eight times as large THEN the copy takes about eight times as long. A small copy
+    takes mostly launch overhead."""
     width = 2_000_000 if recorded_us > 100 else 200
     ops = [Op("aten::copy_", 10 * i, 8, kernel=(500 * i + 5, recorded_us), shapes=((32, width),) * 2) for i in range(4)]
     trace = make_recording([("forward", 0, 2_100)], ops)
@@ -135,8 +139,8 @@ def test_the_predicted_time_of_a_device_copy_scales_with_its_bytes(recorded_us: 
 
 
 def test_work_launched_before_the_recording_belongs_to_no_phase_and_no_kind() -> None:
-    """GIVEN four steps with 50 us of work each WHEN the first copy of 10 us has no launch THEN the steps have 190 us of work,
-    so 47.5 us each."""
+    """GIVEN four steps of 50 us of GPU work WHEN a copy of 10 us has no recorded launch THEN the copy counts in no phase. The
+    mean of the steps is then 47.5 us."""
     trace = training(steps=4)
     trace.device.launch[0] = NONE
     prediction = predict(trace, Conditions(gpu="Tesla T4"))
@@ -199,7 +203,7 @@ def test_the_error_names_what_cannot_be_scaled_without_kernels_or_shapes() -> No
     with pytest.raises(TraceError, match="the recording has no shapes"):
         predict(bare, Conditions(batch=64, recorded_batch=32))
     loose = predict(bare, Conditions(gpu="Tesla T4"))
-    assert loose.unscaled_share == pytest.approx(0.8)  # all but the copies
+    assert loose.unscaled_share == pytest.approx(0.8)  # Only the copies can be scaled.
     assert loose.expected_error is None
     said = prediction_text(loose, "bare", None, None)
     assert "unknown error, because 80.0 % of the recorded GPU time has no shapes" in said and "expected error" not in said
@@ -207,7 +211,7 @@ def test_the_error_names_what_cannot_be_scaled_without_kernels_or_shapes() -> No
 
 @pytest.mark.parametrize(("took_ns", "known"), [(5_000, True), (5_001, False)])
 def test_the_error_is_unknown_if_more_than_a_twentieth_of_the_gpu_time_has_no_shapes(took_ns: int, known: bool) -> None:
-    """GIVEN a step of 100 us of GPU time, in which the last kernel's op has no shapes."""
+    """GIVEN a step of 100 us of GPU time whose last kernel has no shapes."""
     trace = training(steps=1)
     trace.host.shapes[trace.host.name == trace.strings.find("aten::add_")] = NONE
     trace.device.duration_ns[:] = [20_000, 20_000, 20_000, 100_000 - 60_000 - took_ns, took_ns]
@@ -225,7 +229,7 @@ def test_every_predicted_figure_is_marked_as_an_estimate(tmp_path: Path, capsys:
     assert facts["estimated"] is True and all(cell["cost_per_sample"] > 0 for cell in facts["predictions"])
 
 
-def test_one_gpu_adds_no_error_of_parallelism() -> None:
+def test_a_prediction_for_one_gpu_has_no_additional_error_for_parallelism() -> None:
     conditions = (Conditions("Tesla T4"), Conditions("Tesla T4", gpus=1), Conditions("Tesla T4", nproc=1))
     alone, one_gpu, one_rank = (predict(training(), given).expected_error for given in conditions)
     assert alone == one_gpu == one_rank
@@ -289,7 +293,7 @@ def test_no_time_in_a_replayed_prediction_counts_as_exact(tmp_path: Path) -> Non
 
 
 def test_expected_errors_are_printed_by_the_benchmark_and_quoted_in_the_docs() -> None:
-    """Each row is printed by benchmarks/what_if.py, and docs/what_if.md quotes the same figure."""
+    """The benchmark benchmarks/what_if.py prints each row of the table, and docs/what_if.md quotes the same figure."""
     table = json.loads(TABLE.read_text())
     root = Path(__file__).parents[3]
     program, page = ((root / name).read_text() for name in ("benchmarks/what_if.py", "docs/what_if.md"))
@@ -312,7 +316,7 @@ def test_the_expected_error_comes_from_the_benchmark_table() -> None:
 
 
 def test_the_expected_error_grows_with_the_gpu_share_of_the_step() -> None:
-    """GIVEN steps that wait 2 ms for data THEN a wrong GPU time changes a small share of the step."""
+    """GIVEN steps that wait 2 ms for data THEN an error in the GPU time changes only a small share of the step."""
     found = [predict(training(loader_us=loader_us), Conditions(gpu="Tesla T4")) for loader_us in (20, 2000)]
     shares = [min(one.busy.predicted_ns / one.step.predicted_ns, 1.0) for one in found]
     assert shares[1] < 0.1 < shares[0]
@@ -321,8 +325,8 @@ def test_the_expected_error_grows_with_the_gpu_share_of_the_step() -> None:
 
 
 def test_a_launch_that_blocks_in_the_prediction_counts_as_a_wait() -> None:
-    """GIVEN more kernels than fit in the launch queue WHEN they take five times as long THEN the host waits for room, and the
-    host time of the predicted trace without waits is the recorded one."""
+    """GIVEN more kernels than the launch queue can hold WHEN the kernels take five times as long THEN the host waits for the
+    queue. Its other time is as recorded."""
     ops = [Op("aten::mm", 10 * i, 8, kernel=(10 * i + 5, 9)) for i in range(1500)]
     trace = make_recording([("forward", 0, 15_000), ("backward", 15_000, 15_010)], ops)
     longer = Retiming(trace).retimed(trace.device.duration_ns * 5)
@@ -336,8 +340,8 @@ def event(cat: str, name: str, ts: int, dur: int, tid: int, **args: int) -> dict
 
 
 def test_a_pageable_copy_starts_earlier_if_the_kernels_before_it_are_shorter() -> None:
-    """GIVEN a kernel of 100 us and a copy of 50 us whose call returns 10 us before the copy ends WHEN the kernel takes 10 us
-    THEN the copy starts its launch latency after its call, and the call returns 10 us before the copy ends."""
+    """GIVEN a kernel of 100 us, and a pageable copy whose call returns 10 us before the copy ends WHEN the kernel takes only
+    10 us THEN the copy starts one launch latency after its call. The call still returns 10 us before the end."""
     events = [
         event("user_annotation", "ProfilerStep#1", 1_000, 200, 1),
         event("cuda_runtime", "cudaLaunchKernel", 1_005, 2, 1, correlation=1),
@@ -375,7 +379,7 @@ def test_predictions_do_not_depend_on_earlier_predictions() -> None:
 
 
 def test_kernels_without_shapes_are_scaled_by_the_data_sheets() -> None:
-    """GIVEN a recording without shapes WHEN another GPU is predicted THEN memory-bound times scale with the memory
+    """GIVEN a recording without shapes WHEN another GPU is predicted THEN times limited by memory scale with the memory
     bandwidth."""
     bare = training()
     bare.host.shapes[:] = NONE
@@ -401,8 +405,8 @@ def test_an_unknown_recorded_gpu_is_reported() -> None:
     trace.devices[0] = replace(trace.devices[0], name="")
     found = predict(trace, Conditions(gpu="Tesla T4"))
     assert any("(no name) is not in the table" in note for note in found.notes)
-    assert found.expected_error is None  # the ratio of an unknown GPU to a T4 is a guess
-    assert predict(trace, Conditions(host_speed=2.0)).expected_error is not None  # on the same GPU
+    assert found.expected_error is None  # The speed of an unknown GPU relative to a T4 is a guess.
+    assert predict(trace, Conditions(host_speed=2.0)).expected_error is not None  # This prediction is for the same GPU.
 
 
 @pytest.mark.parametrize("several", [Conditions(nproc=4), Conditions(gpus=2)])
@@ -426,7 +430,7 @@ def test_the_user_can_give_a_batch_size_missing_from_the_recording(tmp_path: Pat
 
 
 def test_gpu_time_per_step_is_an_average_over_all_steps_with_gpu_work() -> None:
-    """GIVEN a first step that is not steady THEN the busy time per step is never longer than the step."""
+    """GIVEN a first step that is not steady THEN the GPU time per step is no longer than the step."""
     ops = [Op("aten::mm", 10 * i, 8, kernel=(10 * i + 5, 9)) for i in range(20)]
     trace = make_recording([("forward", 0, 210)], ops, steps=4)
     prediction = predict(trace, Conditions(host_speed=2.0))
@@ -434,14 +438,15 @@ def test_gpu_time_per_step_is_an_average_over_all_steps_with_gpu_work() -> None:
 
 
 def test_work_launched_before_the_recording_is_not_counted_in_a_step() -> None:
-    """GIVEN four steps of 50 us of GPU work, and work in the first step whose launch is unknown."""
+    """GIVEN four steps of 50 us of GPU work WHEN the launches of the first step's work are unknown THEN the GPU time per step
+    is still 50 us."""
     trace = training(steps=4)
     trace.device.launch[:5] = -1
     assert predict(trace, Conditions(host_speed=2.0)).busy.recorded_ns == 50_000
 
 
 def test_every_command_marks_a_predicted_trace_as_an_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """This also holds if only the host changes, so all kernels keep their recorded times."""
+    """The trace is also marked if only the speed of the host differs and all kernels keep their recorded times."""
     recorded, made = str(tmp_path / "t.msgpack"), str(tmp_path / "p.msgpack")
     save(training(), recorded)
     assert run(["predict", recorded, "--host-speed", "2", "-o", made]) == 0
@@ -464,21 +469,22 @@ LAYER = ("addmm", ((16,), (4, 8), (8, 16)))
     ("recorded", "layer", "op", "shapes", "grown"),
     [
         (4, LAYER, "relu", ((4, 5),), ((8, 5),)),
-        (4, LAYER, "relu", ((3, 4, 5),), ((3, 8, 5),)),  # the batch is the second dimension
-        (4, LAYER, "relu", ((12, 5), (12,)), ((24, 5), (24,))),  # a multiple of the batch
+        (4, LAYER, "relu", ((3, 4, 5),), ((3, 8, 5),)),  # The batch is the second dimension.
+        (4, LAYER, "relu", ((12, 5), (12,)), ((24, 5), (24,))),  # This size is a multiple of the batch.
         (4, LAYER, "relu", ((7, 5), (0, 5), ()), ((7, 5), (0, 5), ())),
-        (4, LAYER, "relu", ((8, 16), (16, 8), (16,)), ((8, 16), (16, 8), (16,))),  # weights, also transposed
-        (4, ("addmm", ((4,), (9, 8), (8, 4))), "relu", ((4,),), ((8,),)),  # a bias of this shape is no weight
+        # These are the shapes of weights, the second one transposed.
+        (4, LAYER, "relu", ((8, 16), (16, 8), (16,)), ((8, 16), (16, 8), (16,))),
+        (4, ("addmm", ((4,), (9, 8), (8, 4))), "relu", ((4,),), ((8,),)),  # No weight has the shape of this bias.
         (1, LAYER, "relu", ((1, 5), (3, 5), (5,)), ((8, 5), (24, 5), (5,))),
         (4, LAYER, "convolution", ((4, 3, 9, 9), (8, 3, 3, 3), (8,)), ((8, 3, 9, 9), (8, 3, 3, 3), (8,))),
-        (4, LAYER, "convolution", ((4, 3, 9, 9),), ((8, 3, 9, 9),)),  # the weight was not recorded
+        (4, LAYER, "convolution", ((4, 3, 9, 9),), ((8, 3, 9, 9),)),  # The shape of the weight was not recorded.
         (
             4, LAYER, "convolution_backward",
             ((4, 8, 9, 9), (4, 3, 9, 9), (8, 3, 3, 3), (8,)), ((8, 8, 9, 9), (8, 3, 9, 9), (8, 3, 3, 3), (8,)),
         ),
         (4, LAYER, "mm", ((4, 8), (8, 16)), ((8, 8), (8, 16))),
-        (4, LAYER, "mm", ((8, 4), (4, 16)), ((8, 8), (8, 16))),  # the gradient of the weight
-        (4, LAYER, "mm", ((8, 8), (8, 16)), ((16, 8), (8, 16))),  # the second factor is the weight
+        (4, LAYER, "mm", ((8, 4), (4, 16)), ((8, 8), (8, 16))),  # This product computes the gradient of the weight.
+        (4, LAYER, "mm", ((8, 8), (8, 16)), ((16, 8), (8, 16))),  # The second factor is the weight.
         (4, LAYER, "linear", ((4, 16), (8, 16)), ((8, 16), (8, 16))),
         (4, LAYER, "matmul", ((4, 2, 8), (8, 16)), ((8, 2, 8), (8, 16))),
     ],
@@ -486,7 +492,7 @@ LAYER = ("addmm", ((16,), (4, 8), (8, 16)))
 def test_only_the_batch_dimension_of_shapes_grows(
     recorded: int, layer: Call, op: str, shapes: tuple[tuple[int, ...], ...], grown: tuple[tuple[int, ...], ...]
 ) -> None:
-    """GIVEN a network with one layer, recorded with a batch of 4 or 1 WHEN the batch becomes 8."""
+    """GIVEN a network with one layer, recorded with batch 4 or batch 1 WHEN the batch becomes 8."""
     assert BatchShapes(recorded, [layer]).for_batch(8, op, shapes) == grown
 
 
@@ -495,8 +501,9 @@ def test_only_the_batch_dimension_of_shapes_grows(
     [
         ([("relu", ((7, 8),)), ("convolution", ((32, 3, 8, 8), (4, 3, 3, 3)))], 32),
         ([("embedding", ((100, 8), (16, 5))), ("convolution", ((32, 3, 8, 8), (4, 3, 3, 3)))], 16),
-        ([("embedding", ((100, 8), (16,))), ("convolution", ((32, 3, 8, 8), (4, 3, 3, 3)))], 32),  # without a batch
-        ([("embedding", ((100, 8),))], 100),  # the shape of the indices was not recorded
+        # These indices have no batch dimension.
+        ([("embedding", ((100, 8), (16,))), ("convolution", ((32, 3, 8, 8), (4, 3, 3, 3)))], 32),
+        ([("embedding", ((100, 8),))], 100),  # The shape of the indices was not recorded.
         ([None, ("convolution", ((32,), (4,)))], None),
     ],
 )
@@ -521,17 +528,18 @@ def test_the_recorded_batch_is_read_from_the_first_input_with_two_dimensions() -
 @pytest.mark.parametrize(
     ("durations_us", "start_us"),
     [
-        ((5, 105, 20), 121),  # as recorded
-        ((5, 305, 20), 321),  # 1 us after the kernel on the other stream, as recorded
-        ((5, 5, 20), 28),  # 7 us after its launch
-        ((155, 5, 20), 161),  # 1 us after the previous kernel on its stream
+        ((5, 105, 20), 121),  # The kernel starts at its recorded time.
+        ((5, 305, 20), 321),  # The kernel starts 1 us after the kernel on the other stream, as recorded.
+        ((5, 5, 20), 28),  # The kernel starts 7 us after its launch.
+        ((155, 5, 20), 161),  # The kernel starts 1 us after the previous kernel on its stream.
         ((155, 300, 20), 316),
     ],
 )
 def test_a_kernel_starts_after_its_launch_and_the_kernels_it_waits_for(
     durations_us: tuple[int, int, int], start_us: int
 ) -> None:
-    """GIVEN a kernel that is launched at 21 us on stream 8 and starts 1 us after a kernel on stream 7, from 15 to 120 us."""
+    """GIVEN a kernel that is launched at 21 us on stream 8. In the recording, it starts 1 us after the end of a kernel on
+    stream 7."""
     ops = [Op("b", 0, 5, kernel=(5, 5), stream=8), Op("a", 10, 5, kernel=(15, 105)), Op("c", 20, 5, kernel=(121, 20), stream=8)]
     trace = make_recording([("forward", 0, 200)], ops)
     device = Retiming(trace).retimed(np.array(durations_us) * 1000).device
@@ -540,15 +548,15 @@ def test_a_kernel_starts_after_its_launch_and_the_kernels_it_waits_for(
 
 
 def test_kernel_times_limit_the_step_even_if_clean_steps_have_no_kernels() -> None:
-    """GIVEN clean steps of 100 us and profiled ones with 50 us of GPU time, so the host is the limit WHEN kernels take half or
-    three times as long THEN a step takes 100 us or the GPU time of 150 us."""
+    """GIVEN clean steps of 100 us, and profiled steps with 50 us of GPU time WHEN kernels take three times as long THEN a step
+    takes 150 us. WHEN kernels are shorter THEN a step takes 100 us, because the host limits the step."""
     recorded = training(steps=8)
     recorded.device = recorded.device.take(recorded.device.start_ns >= recorded.steps.start_ns[4])
     recorded.steps.kind[:] = [StepKind.STEADY] * 4 + [StepKind.PROFILED] * 4
 
     def at(factor: float, trace: Trace) -> float:
         durations_ns = np.round(trace.device.duration_ns * factor).astype(np.int64)
-        # Kernels start one after the other, so that no two overlap.
+        # Kernels start one after another, so no two kernels overlap.
         start_ns = trace.device.start_ns[0] + np.append(0, np.cumsum(durations_ns)[:-1])
         device = replace(trace.device, start_ns=start_ns, duration_ns=durations_ns)
         return predicted_step_ns(trace, replace(trace, device=device), trace)
@@ -569,7 +577,8 @@ def test_optimizer_kernels_without_shapes_do_not_scale_with_the_batch() -> None:
 
 @pytest.mark.parametrize(("more", "waits"), [(0, False), (1, True)])
 def test_a_launch_into_a_full_queue_waits_for_the_first_kernel(more: int, waits: bool) -> None:
-    """GIVEN one launch every 2 us WHEN each kernel takes 9 ms THEN the launch that finds a full queue is the first to wait."""
+    """GIVEN a launch every 2 us, and kernels of 9 ms THEN the first launch that finds a full queue waits for the first
+    kernel."""
     launches = LAUNCH_QUEUE_DEPTH + more
     ops = [Op("aten::mm", 2 * i, 1, kernel=(2 * i + 1, 1)) for i in range(launches)]
     trace = make_recording([("forward", 0, 2 * launches)], ops)
@@ -578,8 +587,8 @@ def test_a_launch_into_a_full_queue_waits_for_the_first_kernel(more: int, waits:
 
 
 def test_the_delay_from_the_last_kernel_to_the_end_of_a_synchronization_is_as_recorded() -> None:
-    """GIVEN a kernel from 10 to 110 us and a wait that ends at 112 us WHEN the kernel takes 30 us THEN the kernel ends 70 us
-    earlier, and so do the wait and the step."""
+    """GIVEN a wait that ends 2 us after a kernel WHEN the kernel takes 70 us less THEN the wait and the step also end 70 us
+    earlier."""
     events = [
         event("user_annotation", "ProfilerStep#1", 1_000, 200, 1),
         event("cuda_runtime", "cudaLaunchKernel", 1_005, 2, 1, correlation=1),
@@ -601,7 +610,7 @@ def test_a_prediction_for_one_gpu_needs_no_recorded_batch() -> None:
 
 
 def test_parameters_are_counted_in_steps_with_an_optimizer() -> None:
-    """In each step but the last, the optimizer updates one tensor of 4 x 3 x 3 x 3 floats."""
+    """In all steps except the last, the optimizer updates one tensor of 4 x 3 x 3 x 3 floats."""
     trace = training(steps=4)
     row = np.flatnonzero(trace.phases.name == trace.strings.find("optimizer"))[-1]
     trace.phases.name[row] = trace.strings.find("forward")

@@ -1,4 +1,5 @@
-"""Several ranks predicted from a recording of one GPU: shards and split products, their communication and memory."""
+"""Tests of predictions for several ranks from a recording of one GPU: sharding, split matrix products, communication and
+memory."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from tui.cli import run
 
 US = 1_000
 ROWS, WIDTH, HIDDEN, HEADS, LENGTH, BLOCKS = 512, 1024, 4096, 16, 128, 3
-BLOCK = 4 * WIDTH * WIDTH + 4 * WIDTH + 2 * WIDTH * HIDDEN + WIDTH + HIDDEN + 2 * WIDTH  # parameters
+BLOCK = 4 * WIDTH * WIDTH + 4 * WIDTH + 2 * WIDTH * HIDDEN + WIDTH + HIDDEN + 2 * WIDTH  # The number of parameters of a block.
 
 
 Call = tuple[str, tuple[tuple[int, ...], ...]]
@@ -38,7 +39,8 @@ def linear(rows: int, depth: int, columns: int) -> Call:
 
 
 def transformer(*, trains: bool = True, kernel_us: int = 400) -> Trace:
-    """A step of pre-norm blocks of attention and an MLP, each op with a kernel; gradients of all products, and SGD."""
+    """Return one training step of pre-norm blocks of attention and an MLP. Each op has a kernel. The backward pass computes
+    the gradients of all products, and the optimizer is SGD."""
     scores = (ROWS // LENGTH * HEADS, LENGTH, LENGTH)
     block: list[Call] = [
         ("aten::layer_norm", ((ROWS, WIDTH), (WIDTH,), (WIDTH,))),
@@ -69,7 +71,7 @@ def transformer(*, trains: bool = True, kernel_us: int = 400) -> Trace:
             ops.append(Op(name, at, 8, kernel=(busy, kernel_us), shapes=shapes))
             at, busy = at + 10, busy + kernel_us
         phases.append((phase, begun, at))
-    return make_recording(phases, ops)  # one step, whose host runs ahead
+    return make_recording(phases, ops)  # The host runs ahead in this step.
 
 
 def asked(trace: Trace, ranks: int, parallel: str, link_gbps: float = 0.0) -> Prediction:
@@ -93,7 +95,7 @@ def test_layers_that_do_not_repeat_are_grouped_into_units_of_similar_size() -> N
     calls = [linear(32, width, width) for width in (1024, 2048, 3072, 4096)]
     ops = [Op(name, 10 * i, 8, kernel=(10 * i + 5, 5), shapes=shapes) for i, (name, shapes) in enumerate(calls)]
     blocks = [layer.block for layer in layers_of(make_recording([("forward", 0, 100)], ops))]
-    assert blocks == ["part 0", "part 0", "part 0", "part 1"]  # 4, 16, 36 and 64 MiB
+    assert blocks == ["part 0", "part 0", "part 0", "part 1"]  # The layers have 4, 16, 36 and 64 MiB.
 
 
 sizes_of_units = st.lists(st.integers(1, 1 << 28), min_size=1, max_size=6).map(
@@ -105,7 +107,7 @@ sizes_of_units = st.lists(st.integers(1, 1 << 28), min_size=1, max_size=6).map(
 def test_the_bytes_sent_by_each_rank_agree_with_the_formula(sizes: dict[str, int], ranks: int) -> None:
     """Each all-gather of parameters, and each reduce-scatter of gradients, moves (N-1)/N of the bytes.
 
-    The parameters of the root are gathered once, and those of all other units twice.
+    The parameters of the root are gathered once. The parameters of all other units are gathered twice.
     """
     whole, root = sum(sizes.values()), sizes[ROOT]
     wanted = (3 * whole - root) * (ranks - 1) / ranks
@@ -116,7 +118,7 @@ def test_the_bytes_sent_by_each_rank_agree_with_the_formula(sizes: dict[str, int
 
 
 @given(sizes_of_units, st.integers(1, 63), st.integers(0, 2))
-def test_more_ranks_never_keep_more_of_the_parameters(sizes: dict[str, int], ranks: int, states: int) -> None:
+def test_a_rank_keeps_no_more_parameters_if_there_are_more_ranks(sizes: dict[str, int], ranks: int, states: int) -> None:
     fewer, more = (rank_memory(sizes, count, states) for count in (ranks, ranks + 1))
     for kept in ("parameters", "gradients", "optimizer state"):
         assert more[kept] <= fewer[kept]
@@ -125,8 +127,8 @@ def test_more_ranks_never_keep_more_of_the_parameters(sizes: dict[str, int], ran
 
 @pytest.mark.parametrize("around", [0, 1])
 def test_every_unit_except_a_root_without_parameters_is_gathered(around: int) -> None:
-    """GIVEN three blocks of two matrix products, with or without a product outside the blocks THEN each block has an all-gather
-    of its parameters. The root has an all-gather only if it has parameters."""
+    """GIVEN three blocks of two matrix products THEN each block has an all-gather of its parameters. The root has an
+    all-gather only if a product outside the blocks has parameters."""
     products = [(4, 8)] * around + [(2, 3), (3, 2)] * 3
     ops = [
         Op("aten::mm", 10 * at, 8, kernel=(10 * at + 5, 5), shapes=((8, depth), (depth, columns)))
@@ -154,27 +156,30 @@ def test_exposed_communication_is_between_zero_and_all_communication(
 
 
 def test_the_next_unit_is_gathered_during_the_computation_of_the_current_one() -> None:
-    """GIVEN units whose computation takes longer than their all-gather THEN only the first all-gather and the last
-    reduce-scatter of a pass are exposed."""
+    """GIVEN units that compute for longer than their all-gather THEN only the first all-gather and the last reduce-scatter of
+    a pass add time."""
     parts = [("a", 10.0), ("b", 10.0), ("c", 10.0)]
     schedule = ShardedStep.of(parts, 60.0, lambda unit: 4.0 if unit else 0.0, lambda unit: 3.0 if unit else 0.0)
     assert schedule.gather_ns == 24 and schedule.scatter_ns == 9 and schedule.exposed_ns == pytest.approx(4 + 4 + 3)
 
 
 def test_only_two_units_are_gathered_at_a_time() -> None:
-    """GIVEN short all-gathers except the third WHEN the first unit computes for long THEN the third starts after it."""
+    """GIVEN a first unit that computes for a long time THEN the third unit's all-gather starts only after this computation."""
     took = {"a": 1.0, "b": 1.0, "c": 50.0, "": 0.0}
     parts = [("a", 100.0), ("b", 10.0), ("c", 10.0)]
     assert ShardedStep.of(parts, 0.0, took.__getitem__, took.__getitem__).exposed_ns == pytest.approx(1 + 40)
 
 
 def test_a_sharded_step_waits_for_gathers_and_scatters() -> None:
-    """GIVEN a root that computes for 5 before and after two units that compute for 10 each, and backward passes that take twice
-    as long
+    """GIVEN a root that computes 5 ns at the start and at the end, and units a and b that compute 10 ns each. Backward passes
+    take twice as long.
 
-    THEN the forward pass ends at 47: the root is gathered until 2, unit a until 22 and unit b until 26; they compute until 32
-    and 42. The backward pass ends at 61: unit b is gathered until 4 and unit a until 24; they compute until 30 and 50, and the
-    root until 60. Unit b is scattered until 36, unit a until 53 and the root until 61.
+    In the forward pass, the root is gathered until 2 ns, unit a until 22 ns, and unit b until 26 ns. Unit a computes until 32
+    ns, unit b until 42 ns, and the root until 47 ns.
+
+    In the backward pass, unit b is gathered until 4 ns, and unit a until 24 ns. Unit b computes until 30 ns, unit a until 50
+    ns, and the root until 60 ns. The gradients of unit b are scattered until 36 ns, of unit a until 53 ns, and of the root
+    until 61 ns.
     """
     gather, scatter = {ROOT: 2.0, "a": 20.0, "b": 4.0}, {ROOT: 1.0, "a": 3.0, "b": 6.0}
     parts = [(ROOT, 5.0), ("a", 10.0), ("b", 10.0), (ROOT, 5.0)]
@@ -185,7 +190,8 @@ def test_a_sharded_step_waits_for_gathers_and_scatters() -> None:
 
 
 def test_memory_and_transferred_bytes_of_a_rank_are_counted_per_unit() -> None:
-    """GIVEN a root of 10 bytes and units of 7, 5 and 9 bytes WHEN four ranks share them THEN shards have 3, 2, 2, 3 bytes."""
+    """GIVEN a root of 10 bytes and units of 7, 5 and 9 bytes WHEN four ranks share them THEN the shards have 3, 2, 2 and 3
+    bytes."""
     sizes = {ROOT: 10, "a": 7, "b": 5, "c": 9}
     assert rank_memory(sizes, 4, 2) == {
         "parameters": 10, "gradients": 10, "optimizer state": 20, "gathered": 10 + 9 + 7 + 9,
@@ -193,7 +199,7 @@ def test_memory_and_transferred_bytes_of_a_rank_are_counted_per_unit() -> None:
     assert rank_memory(sizes, 4, None) == {"parameters": 10, "gathered": 26}
     assert rank_memory(sizes, 1, 1) == {"parameters": 31, "gradients": 31, "optimizer state": 31}
     assert rank_memory({"a": 8}, 2, None) == {"parameters": 4, "gathered": 8}
-    # 3/4 of 8 and 16 bytes for each all-gather and reduce-scatter; unit a is called twice
+    # Each all-gather and each reduce-scatter moves 3/4 of the 8 or 16 bytes. Unit a is called twice.
     calls = [ROOT, "a", "a"]
     assert moved_bytes({ROOT: 8, "a": 16}, calls, 4, with_backward=True) == 2 * 6 + 2 * 3 * 12
     assert moved_bytes({ROOT: 8, "a": 16}, calls, 4, with_backward=False) == 6 + 2 * 12
@@ -212,13 +218,14 @@ def test_sharding_shortens_the_optimizer_and_adds_communication() -> None:
 
 
 def test_pairs_of_products_are_found_only_in_transformer_blocks() -> None:
-    """Query, key and value are paired with the output, and up (and gate) with down. A head at the end is not split."""
+    """Query, key and value are paired with the output. The up and gate products are paired with the down product. A head at
+    the end of the network is not split."""
     attention, mlp = [Product(8, 4, 4)] * 3 + [None, Product(8, 4, 4)], [Product(8, 4, 16)] * 2 + [None, Product(8, 16, 4)]
     products = [*attention, *mlp, Product(8, 4, 100)]
     first, second = pairs_of(products, [i == 3 for i in range(len(products))])
     assert (first.columns, first.between, first.last) == ([0, 1, 2], [3], 4)
     assert (second.columns, second.between, second.last) == ([5, 6], [7], 8)
-    assert pairs_of([Product(8, 4, 4)] * 5, [False] * 5) == []  # a plain network of equal layers
+    assert pairs_of([Product(8, 4, 4)] * 5, [False] * 5) == []  # A network of equal layers has no pairs.
 
 
 @given(st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from(["addmm", "linear", "mm"]), st.booleans())
@@ -234,8 +241,8 @@ def test_tensor_parallel_ranks_compute_less_and_all_reduce_activations() -> None
     trace = transformer()
     split = asked(trace, 4, "tp")
     assert split.parallel is not None
-    # Each block all-reduces activations twice in the forward and twice in the backward pass. Each time, 2 (N-1)/N of the bytes
-    # are moved.
+    # Each block all-reduces activations twice in the forward pass and twice in the backward pass. Each all-reduce moves 2
+    # (N-1)/N of the bytes.
     assert split.parallel.moved_bytes == 4 * BLOCKS * ROWS * WIDTH * 4 * 2 * 3 // 4
     one = CollectiveCosts(trace.devices[0].name).next("all_reduce", ROWS * WIDTH * 4, 4).duration_ns
     assert split.parallel.parts_ns["all-reduce"] == 4 * BLOCKS * one
@@ -260,7 +267,7 @@ def test_predictions_that_the_recording_cannot_support_are_rejected_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(tmp_path / "t.msgpack")
-    save(training(), path)  # convolutions alone
+    save(training(), path)  # This network has only convolutions.
     bare = training()
     bare.host.shapes[:] = NONE
     save(bare, tmp_path / "bare.msgpack")
@@ -303,7 +310,7 @@ def test_a_sweep_over_ranks_prints_the_parallelism_and_the_memory_per_rank(
     assert run(words) == 0 and "FullyShardedDataParallel" in capsys.readouterr().out
 
 
-def test_unnamed_optimizers_are_recognized_by_their_ops() -> None:
+def test_optimizers_without_recorded_names_are_recognized_by_their_ops() -> None:
     trace = transformer()
     assert states_of(trace) == 0
     trace.strings.texts[int(trace.host.name[_row(trace, "aten::add_")])] = "aten::addcdiv_"
@@ -315,12 +322,13 @@ def _row(trace: Trace, op: str) -> int:
 
 
 def test_a_single_step_lasts_until_its_last_kernel_ends() -> None:
-    """GIVEN one step whose kernels outlast its host WHEN the host is faster THEN the step is no shorter than its kernels."""
+    """GIVEN one step whose kernels take longer than its host WHEN the host is faster THEN the step is no shorter than its
+    kernels."""
     prediction = predict(transformer(), Conditions(host_speed=8.0))
     assert prediction.step.predicted_ns >= prediction.busy.predicted_ns
 
 
-def test_inference_has_no_gradients_to_exchange() -> None:
+def test_predictions_of_inference_exchange_no_gradients() -> None:
     trace = transformer(trains=False)
     with pytest.raises(TraceError, match="no gradients to sum"):
         asked(trace, 2, "ddp")

@@ -1,4 +1,4 @@
-"""Compares predictions and predicted traces with readable golden files."""
+"""Tests that predictions and predicted traces equal readable golden files."""
 
 from __future__ import annotations
 

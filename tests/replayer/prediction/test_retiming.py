@@ -1,4 +1,4 @@
-"""When a wait of the host ends if kernels take another time than recorded."""
+"""Tests when a wait of the host ends if kernels take longer or shorter than recorded."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from traces.model.trace import NONE
 @pytest.mark.parametrize(
     ("start_ns", "end_ns", "new_end_ns", "delay_ns"),
     [
-        # The device had finished at 100 us, before the host began to wait at 120 us, which is now 125 us.
+        # The device finished at 100 us. The host began to wait at 120 us in the recording, and begins at 125 us now.
         (120_000, 120_000, 150_000, 30_000),
         (120_000, 120_000, 110_000, 5_000),
-        # The wait began at 60 us, and begins at 65 us now. It ends as long after the kernel as in the recording.
+        # The wait began at 60 us in the recording, and begins at 65 us now. It ends as long after the kernel as in the
+        # recording.
         (60_000, 100_000 + WAIT_FOLLOWED_NS, 150_000, 5_000 + 85_000 + WAIT_FOLLOWED_NS),
         (60_000, 103_000, 150_000, 5_000 + 88_000),
-        (60_000, 99_000, 150_000, 5_000 + 85_000),  # within the clocks' error before the kernel's end
-        (60_000, 98_000, 150_000, 5_000 + 85_000),  # exactly WAIT_CAME_BACK_NS
-        (60_000, 97_999, 150_000, 5_000),  # so the kernel ended after the wait, which nothing else delays
+        (60_000, 99_000, 150_000, 5_000 + 85_000),  # The wait ends before the kernel, but within the error of the clocks.
+        (60_000, 98_000, 150_000, 5_000 + 85_000),  # The wait ends exactly WAIT_CAME_BACK_NS before the kernel.
+        (60_000, 97_999, 150_000, 5_000),  # The kernel ended after the wait, so the wait takes its recorded time.
         (60_000, 100_000, 10_000, 5_000),
-        # The host waited for something else than the kernel, so the wait takes as long as in the recording.
+        # The host waited for something other than the kernel, so the wait takes as long as in the recording.
         (60_000, 100_001 + WAIT_FOLLOWED_NS, 150_000, 5_000 + 40_001 + WAIT_FOLLOWED_NS),
     ],
 )
 def test_a_wait_ends_with_the_kernel_that_ended_before_it(start_ns: int, end_ns: int, new_end_ns: int, delay_ns: int) -> None:
-    # GIVEN a kernel that ended at 100 us, and a host that is 5 us late when it begins to wait
+    # GIVEN a kernel that ended at 100 us, and a host that begins to wait 5 us late
     host = _HostTime()
     host.add(0, 0)
     delay = _wait(host, (start_ns, end_ns, NONE), start_ns, 5_000, np.array([100_000]), np.array([new_end_ns]))
     assert delay == delay_ns
-    # THEN the script goes on with this delay
+    # THEN the host continues with the delay of the wait
     begun_ns = start_ns + 5_000
     assert host.of(np.array([end_ns]))[0] == begun_ns + delay_ns - 5_000
 
@@ -48,12 +49,13 @@ def test_a_wait_for_a_known_kernel_ends_as_long_after_it_as_recorded() -> None:
 
     assert delay_ns(0, 150_000) == 5_000 + 148_000 - 65_000
     assert delay_ns(0, 10_000) == 5_000
-    assert delay_ns(1, 150_000) == 5_000 + 150_000 - 65_000  # a kernel that is not placed yet: as for a wait for the device
+    # The new time of this kernel is unknown, so the wait ends like a wait for the device.
+    assert delay_ns(1, 150_000) == 5_000 + 150_000 - 65_000
 
 
 @pytest.mark.parametrize("launched_us", [100, 101])
 def test_a_launch_follows_a_wait_that_ended_at_the_start_of_the_launch(launched_us: int) -> None:
-    """GIVEN a wait until 100 us for a kernel of 80 us. Then a launch call takes 5 us, and its kernel starts at 150 us."""
+    """GIVEN a wait until 100 us for a kernel of 80 us, and then a launch whose kernel starts at 150 us."""
     events: list[dict[str, Any]] = []
 
     def add(category: str, name: str, start_us: int, end_us: int, **args: int) -> None:

@@ -1,4 +1,4 @@
-"""Which kernels of a recording the ranks share, and after which kernels they all-reduce."""
+"""Tests which kernels of a recording the ranks share, and after which kernels they all-reduce."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.replayer.recordings import Op, make_recording
 from traces.model.trace import Trace, TraceError
 
 Shape = tuple[int, ...]
-Call = tuple[str, tuple[Shape, ...]]  # an op and its shapes
+Call = tuple[str, tuple[Shape, ...]]  # The name of an op and its shapes.
 WIDTH, HIDDEN = 8, 32
 
 
@@ -23,7 +23,8 @@ def product(rows: int, depth: int, columns: int) -> Call:
 
 
 def mlp(rows: int) -> list[Call]:
-    """Return the products of an MLP: two that read the network's width (gate and up), and one that writes it (down)."""
+    """Return the three matrix products of an MLP. The gate and up products read the network's width, and the down product
+    writes it."""
     return [product(rows, WIDTH, HIDDEN), product(rows, WIDTH, HIDDEN), product(rows, HIDDEN, WIDTH)]
 
 
@@ -34,7 +35,7 @@ def attention(head_size: int, rows: int = 16) -> list[Call]:
 
 
 def recorded(forward: Sequence[Call], backward: Sequence[Call]) -> tuple[Trace, list[ScaledOp]]:
-    """One kernel for each op."""
+    """Return a recording with one kernel for each op, and the ops."""
     called = [(name, shapes, "forward") for name, shapes in forward] + [(name, shapes, "backward") for name, shapes in backward]
     calls = [ScaledOp(name, shapes, "float32", phase) for name, shapes, phase in called]
     ops = [Op(f"aten::{of.op}", 10 * i, 8, kernel=(10 * i + 5, 5), shapes=of.shapes) for i, of in enumerate(calls)]
@@ -50,11 +51,10 @@ def split_of(forward: Sequence[Call], backward: int = 0, ranks: int = 2) -> Tens
 
 @pytest.mark.parametrize(("backward", "places"), [(6, (10, 12, 14)), (7, (10, 12, 15)), (3, (9, 10, 11))])
 def test_gradient_all_reduces_are_spread_evenly_over_the_backward_pass(backward: int, places: tuple[int, ...]) -> None:
-    """GIVEN three pairs with outputs of 16 x 8, 24 x 8 and 32 x 8 floats, in kernels 0 to 8
+    """GIVEN three pairs of products in kernels 0 to 8, and a backward pass from kernel 9 on
 
-    THEN each output is summed after the last product of its pair (kernels 2, 5 and 8). The backward pass begins with kernel 9.
-    It sums the gradients of the third pair after a third of its kernels, of the second pair after two thirds, and of the first
-    pair at its end.
+    THEN each output is summed after the last product of its pair. The gradients of the third pair are summed after a third of
+    the backward kernels, those of the second pair after two thirds, and those of the first pair at the end.
     """
     split = split_of([*mlp(16), *mlp(24), *mlp(32)], backward)
     assert split.summed_bytes == {2: [512], 5: [768], 8: [1024]} | dict(zip(places, ([1024], [768], [512]), strict=True))
@@ -84,7 +84,7 @@ def test_heads_are_not_counted_if_they_do_not_fill_the_width() -> None:
 
 @pytest.mark.parametrize("bias", [(4, 16, 16), (16, 16), (16,), (4, 1, 1)])
 def test_the_shape_of_a_bias_is_not_mistaken_for_the_queries(bias: Shape) -> None:
-    """`baddbmm` adds its first input to the product of the second and the third. The second input has the queries."""
+    """`baddbmm` adds its first input to the product of its second and third inputs. The queries are the second input."""
     calls = attention(2)
     calls[3] = "baddbmm", (bias, *calls[3][1])
     with pytest.raises(TraceError, match="share 4 attention heads"):
@@ -92,23 +92,21 @@ def test_the_shape_of_a_bias_is_not_mistaken_for_the_queries(bias: Shape) -> Non
 
 
 def test_the_number_of_heads_comes_from_the_first_attention_op() -> None:
-    """GIVEN ops between the products that have no keys: a softmax, a product of matrices and an op that is not attention."""
+    """GIVEN three ops without keys before the attention op: a softmax, a matrix product and an addition."""
     calls = attention(2)
     calls[3:3] = [("softmax", ((4, 16, 16),)), ("bmm", ((16, 8), (8, 16))), ("add", ((4, 16, 1), (4, 16, 1)))]
     with pytest.raises(TraceError, match="share 4 attention heads"):
         split_of(calls, ranks=8)
-    calls[3] = "bmm", ((4, 16, 0), (4, 0, 16))  # heads without elements
+    calls[3] = "bmm", ((4, 16, 0), (4, 0, 16))  # These heads have no elements.
     assert split_of(calls, ranks=8).pairs == 1
 
 
 @pytest.mark.parametrize(("bias", "parts"), [((HIDDEN,), [(8,)]), ((16, HIDDEN), [(16, 8)]), ((1,), [(1,)]), ((), [()])])
 def test_the_bias_of_a_matrix_product_is_split_like_its_columns(bias: Shape, parts: list[Shape]) -> None:
-    """GIVEN products of 16 x 8 by 8 x 32 and of 16 x 32 by 32 x 8 with a bias WHEN four ranks share them
-
-    THEN each rank has 8 columns of the first product and of its bias, and 8 of the 32 rows of the second weight.
-    """
+    """GIVEN a first product with 32 columns and a bias WHEN four ranks share this product THEN each rank has 8 columns of the
+    product and of its bias. Of the second weight, each rank has 8 of 32 rows."""
     calls: list[Call] = [("addmm", (bias, (16, 8), (8, HIDDEN))), ("addmm", ((16, 8), (16, HIDDEN), (HIDDEN, 8)))]
-    calls += [("mm", ((16, 8), (8, 9)))]  # so that most products read the width of 8
+    calls += [("mm", ((16, 8), (8, 9)))]  # With this product, most products read the width of 8.
     assert [part for _, _, part in split_of(calls, ranks=4).parts.values()] == [
         (*parts, (16, 8), (8, 8)),
         ((16, 8), (16, 8), (8, 8)),
@@ -126,22 +124,20 @@ def test_the_first_product_is_split_by_columns_and_the_second_by_rows() -> None:
 
 @pytest.mark.parametrize(("backward", "copies"), [([], 1), ([("mm", ((WIDTH, 16), (16, HIDDEN)))], 2)])
 def test_each_of_two_ranks_stores_half_of_the_weights_and_gradients(backward: list[Call], copies: int) -> None:
-    """GIVEN 3 x 8 x 32 floats of weights (3072 bytes) WHEN two ranks share them THEN each rank's peak is 1536 bytes lower
-
-    In training, each weight has a gradient, so the peak is 2 x 1536 bytes lower.
-    """
+    """GIVEN weights of 3072 bytes WHEN two ranks share them THEN each rank's peak memory is 1536 bytes lower. In training,
+    each weight has a gradient, so the peak is twice 1536 bytes lower."""
     trace, calls = recorded(mlp(16), backward)
     split = TensorSplit.of(trace, calls, lambda call: call.shapes, 2)
     found = tensor_parallel(trace, split, np.zeros(len(calls)), 1e6, 0, 10_000, 1)
     assert found.rank_bytes == {"parameters": 1536} | ({"gradients": 1536, "optimizer state": 0} if backward else {})
     assert found.peak_bytes == 10_000 - copies * 1536
     low = tensor_parallel(trace, split, np.zeros(len(calls)), 1e6, 0, 2_000, 1)
-    assert low.peak_bytes == 1536  # never less than the parameters
+    assert low.peak_bytes == 1536  # The peak is never lower than the parameters.
 
 
 def test_tensor_parallel_figures_are_per_step() -> None:
-    """GIVEN two recorded steps with all-reduces of 1, 2 and 3 ms THEN the all-reduces of one step take 3 ms and move half of
-    the bytes."""
+    """GIVEN all-reduces of two steps that take 6 ms in total THEN the all-reduces of one step take 3 ms and move half of the
+    bytes."""
     trace, calls = recorded(mlp(16), [])
     split = TensorSplit.of(trace, calls, lambda call: call.shapes, 2)
     found = tensor_parallel(trace, split, np.array([1e6, 2e6, 3e6]), 1e6, 0, 10_000, 2)
