@@ -22,7 +22,7 @@ HOUR = 3_600_000 * MS
 
 
 class Machine:
-    """A fake machine clock: each reading takes `read_ns`, and each sleep ends `late_ns` too late."""
+    """A fake clock of a machine. Each reading takes `read_ns`, and each sleep ends `late_ns` too late."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, read_ns: int = 0, late_ns: int = 0) -> None:
         self.now_ns = 5 * HOUR
@@ -70,17 +70,17 @@ def test_late_wake_ups_do_not_accumulate_and_busy_waiting_is_limited(
         clock.wait_until(deadline_ns)
         late_ns.append(clock.now_ns() - deadline_ns)
     assert min(late_ns) >= 0
-    assert max(late_ns) <= 60_000 + 1_000  # never later than one sleep is
+    assert max(late_ns) <= 60_000 + 1_000  # No wait ends later than one sleep does.
     if step_us >= 3_000:
         assert max(late_ns) <= 1_000
     passed_ns = clock.now_ns() - begin_ns
     spun_ns = passed_ns - machine.slept_ns
-    looking_ns = 1_000 * 1_000  # at the clock, a microsecond a wait
+    looking_ns = 1_000 * 1_000  # Each wait reads the clock for about a microsecond.
     assert spun_ns <= 0.05 * passed_ns + clocks._SPIN_SAVED_NS + looking_ns
 
 
 def test_busy_waiting_stops_when_its_budget_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step of 100 us spins for 100 us and adds 5 us to the spin budget, so a budget of 1 ms lasts for ten steps."""
+    """Each step of 100 us waits busily for 100 us, and adds 5 us to the budget. So a budget of 1 ms lasts for ten steps."""
     Machine(monkeypatch, read_ns=100, late_ns=60_000)
     clock = WallClock()
     begin_ns = clock.now_ns()
@@ -99,7 +99,7 @@ def test_the_virtual_clock_adds_waits_to_real_time_without_sleeping(monkeypatch:
     assert clock.now_ns() == begin_ns + HOUR
     machine.now_ns += 7 * MS
     assert clock.now_ns() == begin_ns + HOUR + 7 * MS
-    clock.wait_until(begin_ns + HOUR)  # past
+    clock.wait_until(begin_ns + HOUR)  # This deadline is in the past.
     assert clock.now_ns() == begin_ns + HOUR + 7 * MS
     assert machine.slept_ns == 0
 
@@ -111,15 +111,15 @@ def test_a_paused_virtual_clock_advances_only_by_waits(monkeypatch: pytest.Monke
     clock.pause()
     machine.now_ns += 40 * MS
     assert clock.now_ns() == begin_ns
-    clock.pause()  # within the first
+    clock.pause()  # This pause is nested in the first pause.
     clock.wait_until(begin_ns + 3 * MS)
     machine.now_ns += 2 * MS
     assert clock.now_ns() == begin_ns + 3 * MS
     clock.resume()
     machine.now_ns += 5 * MS
-    assert clock.now_ns() == begin_ns + 3 * MS  # still in the first
+    assert clock.now_ns() == begin_ns + 3 * MS  # The first pause still continues.
     clock.resume()
-    clock.resume()  # one too many does nothing
+    clock.resume()  # An additional resume does nothing.
     machine.now_ns += MS
     assert clock.now_ns() == begin_ns + 4 * MS
 
@@ -147,16 +147,16 @@ def test_a_polling_loop_ends_on_a_recorded_clock_at_any_speed() -> None:
     assert asked == 2 * MS // POLL_NS - 1
 
 
-def test_a_script_that_polls_for_a_long_time_asks_about_a_thousand_times() -> None:
-    """GIVEN GPU work that ends in 10 s THEN the clock ends exactly at the end of the work. WHEN the work ends within few polls
-    THEN each poll advances the recorded clock by POLL_NS only."""
+def test_a_script_that_polls_until_the_end_of_long_work_polls_about_a_thousand_times() -> None:
+    """GIVEN GPU work that ends in 10 s WHEN a script polls until its end THEN the clock ends exactly at the end of the work.
+    If the work ends within a few polls, each poll advances the recorded clock by only POLL_NS."""
     for clock in (RecordedClock(), ScaledClock(RecordedClock(), "0.5")):
         end_ns, asked = clock.now_ns() + 10_000 * MS, 0
         while not clock.has_reached(end_ns):
             asked += 1
         assert 500 < asked < 2_000 and 0 <= clock.now_ns() - end_ns <= 2 * POLL_NS
         ends_ns, asked = [clock.now_ns() + seconds * 1_000 * MS for seconds in (10, 20)], 0
-        while not all([clock.has_reached(end_ns) for end_ns in ends_ns]):  # asks about both, in turn
+        while not all([clock.has_reached(end_ns) for end_ns in ends_ns]):  # The script polls both ends in turn.
             asked += 1
         assert 300 < asked < 2_000 and 0 <= clock.now_ns() - ends_ns[1] <= 3 * POLL_NS
         end_ns, asked = clock.now_ns() + 5 * POLL_NS, 0
@@ -247,7 +247,7 @@ def test_a_wait_on_a_scaled_clock_ends_exactly_at_its_deadline(speed: Fraction, 
     for duration_ns in durations_ns:
         due_ns += duration_ns
         clock.wait_until(due_ns)
-        assert due_ns <= clock.now_ns() <= due_ns + speed  # a nanosecond of the script's time
+        assert due_ns <= clock.now_ns() <= due_ns + speed  # The clock may be late by one nanosecond of the script's time.
     assert abs((inner.now_ns() - begin_ns) - (due_ns - begin_ns) / speed) <= 1
 
 

@@ -1,4 +1,5 @@
-"""The times of copies compared with recorded copies: exact for the same kind, by bandwidth for another kind or size."""
+"""Tests the times of copies. A copy of a recorded kind and size takes its recorded time. Other copies take times from the
+bandwidth."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def _site(batch: int = 32, direction: str = "h2d") -> OpSignature:
 
 
 def _trace(name: str = PAGEABLE, *, stream: int = 7, duration_us: int = 2_000) -> Trace:
-    """A step of one host-to-device copy and a product of 10 ms."""
+    """Return two steps with a host-to-device copy and a product of 10 ms."""
     copy = Op("aten::copy_", 0, 20, kernel=(15, duration_us), shapes=(SHAPE, SHAPE), stream=stream)
     product = Op("aten::mm", 30, 5, kernel=(3_000, 10_000))
     trace = make_recording([("h2d", 0, 25), ("forward", 25, 100)], [copy, product], steps=2)
@@ -37,14 +38,14 @@ def _trace(name: str = PAGEABLE, *, stream: int = 7, duration_us: int = 2_000) -
 
 def _started(trace: Trace) -> tuple[VirtualGpu, FakeClock, Log]:
     clock, log = FakeClock(), Log()
-    log.strings = trace.strings  # as the timeline's own strings begin
+    log.strings = trace.strings  # The timeline's own strings begin like the strings of the recording.
     return VirtualGpu(trace, 0, clock, log), clock, log  # type: ignore[arg-type]
 
 
 def _copied(
     trace: Trace, *, pinned: bool, batch: int = 32, direction: str = "h2d", blocking: bool = True
 ) -> tuple[float, Origin, str, int]:
-    """Return the time in us, origin, name and bytes of the only device span that a copy creates."""
+    """Return the duration in us, the origin, the name and the bytes of the only device span that a copy creates."""
     gpu, _, log = _started(trace)
     gpu.launches.copy(_site(batch, direction), direction, SIZE_BYTES * batch // 32, 0, blocking, pinned)
     (row,) = (row for row in log.device if row["kind"] == DeviceKind.MEMCPY)
@@ -68,7 +69,7 @@ def test_a_copy_without_recorded_shapes_is_exact_if_its_size_is_the_recorded_one
     ("call", "after_us"), [("cudaStreamSynchronize", 12), ("hipMemcpyWithStream", 19), ("cudaLaunchKernel", 0)]
 )
 def test_recorded_host_work_after_a_wait_is_replayed_after_the_wait(call: str, after_us: int) -> None:
-    # GIVEN a recorded call of 20 us, which copies after 1 us and, in the first case, waits for that from 8 us on
+    # GIVEN a recorded call of 20 us that copies after 1 us, and in the first case waits for the copy from 8 us on
     trace = _trace(PINNED)
     host = trace.host
     launches = np.flatnonzero(host.kind == HostKind.RUNTIME)
@@ -78,7 +79,7 @@ def test_recorded_host_work_after_a_wait_is_replayed_after_the_wait(call: str, a
         columns["name"][-2:] = [trace.strings.add(call)] * 2
         columns["start_ns"][-2:] = host.start_ns[launches[::2]] + 7 * US
         trace.host = HostSpans.of(**columns)
-    # WHEN the script's copy blocks
+    # WHEN the copy of the script blocks the host
     gpu, clock, log = _started(trace)
     gpu.launches.copy(_site(), "h2d", SIZE_BYTES, 0, True, pinned=True)
     (row,) = log.device
@@ -122,7 +123,7 @@ def test_a_copy_within_the_device_never_gets_a_host_to_device_time() -> None:
     gpu.launches.flush()
     _, row = log.device
     assert row["kind"] == DeviceKind.KERNEL and row["origin"] in (Origin.ROOFLINE, Origin.CURVE, Origin.PUBLISHED)
-    assert row["duration_ns"] < 200 * US  # 38.5 MB within a P100
+    assert row["duration_ns"] < 200 * US  # The copy moves 38.5 MB within a P100.
 
 
 @pytest.mark.parametrize("recorded_stream", [7, 20])
@@ -133,7 +134,7 @@ def test_a_copy_on_a_side_stream_overlaps_with_compute(recorded_stream: int) -> 
     gpu.current.set_stream(side)
     before_ns = clock.now_ns()
     gpu.launches.copy(_site(), "h2d", SIZE_BYTES, 0, False, pinned=True)
-    assert clock.now_ns() == before_ns  # asynchronous
+    assert clock.now_ns() == before_ns  # The host does not wait for the copy.
     gpu.current.set_stream(default)
     product, copy = sorted(log.device, key=lambda row: row["kind"])
     assert copy["stream"] == side.number and product["stream"] == default.number
@@ -150,9 +151,8 @@ def test_a_copy_on_a_side_stream_overlaps_with_compute(recorded_stream: int) -> 
 
 @pytest.mark.parametrize(("on_side_stream", "stream_count"), [(True, 1), (False, 2)])
 def test_an_op_recorded_on_a_side_stream_runs_on_the_current_side_stream(on_side_stream: bool, stream_count: int) -> None:
-    """GIVEN a copy and a relu that both ran on recorded stream 20 WHEN the script calls them on a side stream THEN the relu
-    follows the copy there. WHEN the script calls the relu on the default stream THEN the relu stays on a stream of its own.
-    """
+    """GIVEN a copy and a relu recorded on one side stream WHEN the script calls both on a side stream THEN the relu follows
+    the copy on this stream. WHEN the script calls the relu on the default stream THEN the relu runs on a separate stream."""
     copy = Op("aten::copy_", 0, 20, kernel=(15, 2_000), shapes=(SHAPE, SHAPE), stream=20)
     relu = Op("aten::relu", 30, 5, kernel=(2_020, 50), stream=20)
     products = [Op("aten::mm", 40 + 10 * i, 5, kernel=(3_000 + 200 * i, 100)) for i in range(3)]
@@ -182,7 +182,7 @@ def test_a_blocking_copy_waits_for_earlier_work_on_its_stream() -> None:
 def test_a_read_takes_its_recorded_time_for_pinned_and_pageable_memory(side: str) -> None:
     item = Op("aten::_local_scalar_dense", 30, 5, kernel=(40, 3), shapes=((),))
     trace = make_recording([("forward", 0, 60)], [Op("aten::mm", 0, 5, kernel=(8, 20)), item])
-    trace.host.dtypes[2:] = trace.strings.add("")  # profilers give none for a scalar
+    trace.host.dtypes[2:] = trace.strings.add("")  # Profilers record no dtype for a scalar.
     trace.device.kind[1] = DeviceKind.MEMCPY
     trace.device.bytes[1] = 4
     trace.device.name[1] = trace.strings.add(f"Memcpy DtoH (Device -> {side})")
@@ -197,7 +197,7 @@ def test_a_read_takes_its_recorded_time_for_pinned_and_pageable_memory(side: str
 def test_without_recorded_shapes_a_copy_of_another_size_has_its_estimated_time(
     size_bytes: int, duration_us: int, origin: Origin
 ) -> None:
-    """GIVEN a recorded copy of 1,000 bytes in 10 us, without the shapes of its tensors."""
+    """GIVEN a recorded copy of 1,000 bytes in 10 us, without shapes of tensors."""
     trace = make_recording([("forward", 0, 50)], [Op("aten::copy_", 0, 5, kernel=(8, 10), shapes=())])
     trace.host.shapes[:], trace.device.kind[:], trace.device.bytes[:] = NONE, DeviceKind.MEMCPY, 1_000
     stage = Stage(trace)

@@ -1,4 +1,4 @@
-"""Streams of a capture: their numbers, and whether they are joined again."""
+"""Tests which numbers the streams of a capture have, and whether the streams are joined again."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_a_capture_can_end_if_its_first_stream_waits_for_all_others() -> None:
     one, other, event = VirtualStream(0, 7), VirtualStream(0, 8), VirtualEvent()
     graph = capture(one)
     graph.join(other, one)
-    graph.add_call(print)  # such as the end of a step
+    graph.add_call(print)  # The end of a step, for example, adds such a call.
     assert graph.is_joined and graph.is_empty
     graph.begin_work(other)
     assert not graph.is_joined and not graph.is_empty
     assert graph.record(event, other)
     graph.join(one, event)
     assert graph.is_joined
-    graph.begin_work(other)  # after the event
+    graph.begin_work(other)  # This work begins after the event was recorded.
     assert not graph.is_joined
     graph.join(one, other)
     assert graph.is_joined
@@ -69,7 +69,8 @@ def test_an_event_recorded_outside_the_capture_is_not_captured() -> None:
     ],
 )
 def test_waiting_for_captured_work_breaks_a_capture(mode: str, thread: Any, of: str, is_refused: bool) -> None:
-    """CUDA's guide, "Prohibited and Unhandled Operations": a relaxed capture allows waits for all that is not captured."""
+    """A relaxed capture allows waits for everything that is not captured, according to CUDA's guide ("Prohibited and Unhandled
+    Operations")."""
     origin, event = VirtualStream(0, 7), VirtualEvent()
     graph = capture(origin, mode=mode)
     graph.record(event, origin)
@@ -90,7 +91,8 @@ def test_waiting_for_captured_work_breaks_a_capture(mode: str, thread: Any, of: 
 def test_the_capture_mode_decides_in_which_threads_allocations_outside_the_pool_fail(
     mode: str, in_capturing_thread: bool, in_another_thread: bool
 ) -> None:
-    """Mode "global" forbids them in all threads, "thread_local" in the capturing thread, and "relaxed" in none."""
+    """Mode "global" forbids these allocations in all threads, "thread_local" in the capturing thread, and "relaxed" in no
+    thread."""
     graph: Any = capture(VirtualStream(0, 7), mode=mode)
     assert (graph.forbids_allocation("main"), graph.forbids_allocation("x")) == (in_capturing_thread, in_another_thread)
 

@@ -1,4 +1,4 @@
-"""In a replay, each stage of nn.DataParallel takes its recorded time on its device, and the timeline contains the stage."""
+"""Tests that each stage of nn.DataParallel takes its recorded time on its device in a replay, and is in the timeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MS = 1_000 * US
 
 
 class Script(Stage):
-    """Runs a script with nn.DataParallel on two devices, by making the calls of the patched torch functions."""
+    """Runs a script with nn.DataParallel on two devices. The class makes the calls that the patched torch functions make."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
@@ -76,8 +76,8 @@ class Script(Stage):
 
 
 def test_two_gpus_take_the_published_time_for_each_stage() -> None:
-    """GIVEN published recordings of one and of two GPUs WHEN a script is replayed on both THEN each stage takes longer by the
-    published difference."""
+    """GIVEN published recordings of one and two GPUs WHEN a script is replayed with each THEN each stage takes its published
+    time."""
     one, two = Stage(load(find("p100-no-cudnn"))), Script(load(find("p100x2-no-cudnn")))
     for _ in range(3):
         one.within("h2d", "aten::copy_")
@@ -118,13 +118,14 @@ def test_gpus_are_busy_during_stages_and_between_them() -> None:
         "broadcast_backward": 5.7,
         "optimizer": 5.5,
     }
-    # The second device is busy in the stage `parallel_apply`. The copy by which it gets its data counts for the first device.
+    # The second device is busy in the stage `parallel_apply`. The copy of its data counts for the first device.
     assert round(busy_ms[1, "parallel_apply"], 6) == 255.5
     assert round(busy_ms[1, "backward"], 6) == 498.8 and (1, "optimizer") not in busy_ms and (1, "scatter") not in busy_ms
 
 
-def test_a_gpu_is_idle_between_its_replica_and_a_later_replica_of_another_gpu() -> None:
-    """GIVEN replicas that run for 100 ms, the second one 50 ms after the end of the first one."""
+def test_a_replica_does_not_include_the_wait_for_a_replica_of_another_gpu() -> None:
+    """GIVEN two replicas of 100 ms on two GPUs, the second of which starts 50 ms after the end of the first THEN each replica
+    takes 100 ms."""
     trace = load(find("p100x2-no-cudnn"))
     parts = trace.parts
     replicas = [np.flatnonzero((parts.name == trace.strings.find("parallel_apply")) & (parts.device == gpu)) for gpu in (0, 1)]
@@ -139,9 +140,9 @@ def test_a_gpu_is_idle_between_its_replica_and_a_later_replica_of_another_gpu() 
     assert [on_gpu["parallel_apply", gpu][1] / MS for gpu in (0, 1)] == [100.0, 100.0]
 
 
-def test_an_event_between_two_stages_ends_when_the_second_stage_starts() -> None:
-    """GIVEN a first step WHEN the script records an event at the start of the last backward stage THEN the event has the time
-    of this start."""
+def test_an_event_between_two_stages_has_the_start_time_of_the_second_stage() -> None:
+    """GIVEN an event that a script records at the start of the last backward stage THEN the event has the time of this
+    start."""
     script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
         script.step()
@@ -159,7 +160,7 @@ def test_an_event_between_two_stages_ends_when_the_second_stage_starts() -> None
     assert scheduler.work_end_ns(script.thread.host_ns) - begun_ns == 495.3 * MS
 
 
-def test_an_event_inside_a_stage_is_placed_by_the_share_of_earlier_ops() -> None:
+def test_the_time_of_an_event_inside_a_stage_follows_from_the_share_of_earlier_ops() -> None:
     script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
         script.step()
@@ -170,7 +171,7 @@ def test_an_event_inside_a_stage_is_placed_by_the_share_of_earlier_ops() -> None
     since_ns = scheduler.work_end_ns(script.thread.host_ns)
     part = tracker.begin_stage(script.replicas[1], "parallel_apply", 1)
     tracker.add_gpu_work_so_far(script.replicas[1])
-    assert script.other.ready_ns <= since_ns  # nothing was launched yet
+    assert script.other.ready_ns <= since_ns  # No op of this stage was launched yet.
     script.on(1, "aten::relu")
     tracker.add_gpu_work_so_far(script.replicas[1])
     assert script.other.ready_ns - since_ns == 255.5 * MS / 2
@@ -204,7 +205,7 @@ def test_stages_of_a_kernel_grained_replay_have_the_times_of_their_ops() -> None
 
 
 def test_a_stage_that_ends_after_its_phase_adds_no_gpu_time() -> None:
-    """A loss within a replica, for example, is another phase."""
+    """For example, a loss within a replica begins a new phase."""
     script = Script(load(find("p100x2-no-cudnn")))
     script.within("h2d", "aten::copy_")
     part = script.simulator.tracker.begin_stage(script.thread, "scatter", 0)
@@ -225,7 +226,7 @@ def test_recorded_stages_without_a_device_are_not_replayed() -> None:
 
 
 def test_an_evaluation_batch_has_only_the_forward_stages() -> None:
-    """GIVEN a script that trained WHEN it evaluates a batch THEN its parts take the times they have in training."""
+    """GIVEN a script that has trained WHEN it evaluates a batch THEN each forward stage takes its time in training."""
     script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
         script.step()
@@ -245,7 +246,7 @@ def test_an_evaluation_batch_has_only_the_forward_stages() -> None:
 
 
 def on_devices(ops: list[Op], devices: list[int], parts: list[tuple[str, int, int, int]]) -> Trace:
-    """A recorded forward pass of 100 us.
+    """Return a recorded forward pass of 100 us.
 
     `devices` contains the device of each op. A stage in `parts` has a name, a device, and a start and end in us.
     """
@@ -269,8 +270,8 @@ def on_devices(ops: list[Op], devices: list[int], parts: list[tuple[str, int, in
 
 
 def test_a_replica_that_starts_late_on_its_device_gets_its_recorded_time() -> None:
-    """GIVEN replicas that begin at 20 and 30 us on the host, and that run from 25 to 60 and from 50 to 90 us on their devices
-    THEN they take 35 and 40 us on their devices in a replay of the phases."""
+    """GIVEN replicas that run from 25 to 60 us and from 50 to 90 us on their devices WHEN the phases are replayed THEN the
+    replicas take 35 us and 40 us on their devices. On the host, they begin earlier."""
     trace = on_devices(
         [Op("aten::relu", 0, 1, kernel=(1, 1))] * 2, [0, 1], [("parallel_apply", 0, 20, 40), ("parallel_apply", 1, 30, 45)]
     )
@@ -294,8 +295,8 @@ def played_us(stage: Stage) -> dict[str, tuple[float, float]]:
 
 
 def test_a_thread_that_launches_on_three_devices_takes_its_host_time_once() -> None:
-    """GIVEN calls of 10 us each at 10, 20, 30 and 50 us for devices 0, 1, 2 and 1 WHEN one thread makes them THEN they start at
-    their recorded times, and the forward pass takes its recorded 100 us."""
+    """GIVEN recorded calls of one thread for three devices WHEN one thread makes these calls THEN each call starts at its
+    recorded time. The forward pass takes its recorded 100 us."""
     starts_us = {"aten::a": 10, "aten::b": 20, "aten::c": 30, "aten::d": 50}
     ops = [Op(name, start, 10, kernel=(start + 5, 2)) for name, start in starts_us.items()]
     stage = Stage(on_devices(ops, [0, 1, 2, 1], []))
@@ -309,8 +310,8 @@ def test_a_thread_that_launches_on_three_devices_takes_its_host_time_once() -> N
 
 
 def test_threaded_replicas_start_and_end_at_their_recorded_times() -> None:
-    """GIVEN a broadcast at 10 us, two replicas with calls at 30 and 40 us in parts of 25 to 52 and 35 to 63 us, and a gather at
-    70 us WHEN the replicas' threads begin after the broadcast THEN all calls and parts have their recorded times."""
+    """GIVEN a recorded broadcast, two replicas and a gather WHEN the threads of the replicas begin after the broadcast THEN
+    all calls and stages have their recorded times."""
     starts_us = {"aten::broadcast": 10, "aten::relu": 30, "aten::tanh": 40, "aten::gather": 70}
     ops = [Op(name, start, 20 if start in (30, 40) else 10, kernel=(start + 5, 2)) for name, start in starts_us.items()]
     stage = Stage(on_devices(ops, [0, 0, 1, 0], [("parallel_apply", 0, 25, 52), ("parallel_apply", 1, 35, 63)]))
@@ -345,8 +346,8 @@ def test_an_op_with_kernels_on_two_devices_counts_on_both() -> None:
 
 
 def test_stages_with_the_same_name_take_recorded_times_in_order() -> None:
-    """GIVEN a recorded forward pass that gathers three times, for 10, 20 and 40 us WHEN a script gathers three times THEN its
-    stages take these times in this order."""
+    """GIVEN a recorded forward pass with gathers of 10, 20 and 40 us WHEN a script gathers three times THEN its gathers take
+    10, 20 and 40 us."""
     trace = phase_recording({"forward": 1, "backward": 1})
     forward = np.flatnonzero(trace.phases.name == trace.strings.find("forward")).repeat(3)
     starts_ns = trace.phases.start_ns[forward] + np.array([0, 40, 90] * len(trace.steps)) * US

@@ -1,4 +1,4 @@
-"""Launches of CUDA graphs: one call of the host, whose kernels run like those of single calls.
+"""Tests launches of CUDA graphs. A launch is one call of the host, and its kernels run like the kernels of single calls.
 
 The recording has a product of 1,000 us and a sum of 40 us, which starts 1 us after the product. A kernel starts 6 us after its
 launch call has returned.
@@ -29,7 +29,7 @@ def op(name: str, *shape: int) -> OpSignature:
 
 def graph_recording(phases: RecordedPhases, launches: list[Op]) -> Trace:
     trace = make_recording(phases, launches)
-    trace.host.dtypes[:] = NONE  # launches have no dtypes
+    trace.host.dtypes[:] = NONE  # Launches have no dtypes.
     return trace
 
 
@@ -53,7 +53,7 @@ class Graphs:
         return self.captured(calls)
 
     def kernels(self) -> list[tuple[int, int, int]]:
-        """Return stream, start (in us since the start of the replay) and duration of each kernel."""
+        """Return the stream, the start and the duration of each kernel. Times are in us since the start of the replay."""
         return [
             (row["stream"], (row["start_ns"] - 1_000_000 * US) // US, row["duration_ns"] // US) for row in self.log.device
         ]
@@ -68,7 +68,7 @@ def test_all_kernels_of_a_graph_are_launched_by_one_call() -> None:
     assert [row["launch"] for row in run.log.device] == [0, 0]
     stats, stream = run.gpu.simulator.stats, run.gpu.current.stream(0)
     assert (stats.ops, stats.charged_ns[Origin.EXACT]) == (2, 1_040 * US)
-    assert list(stream.pending) == [stream.ready_ns]  # a graph takes one place in the launch queue
+    assert list(stream.pending) == [stream.ready_ns]  # A graph takes only one place in the launch queue.
 
 
 def test_a_graph_is_launched_when_the_queue_has_room() -> None:
@@ -81,8 +81,8 @@ def test_a_graph_is_launched_when_the_queue_has_room() -> None:
 
 
 def test_other_streams_of_a_graph_start_after_its_first_stream_and_join_it() -> None:
-    """GIVEN a graph with a product on a second stream WHEN the first stream is busy for 50 us THEN the product waits for it.
-    Later work of the first stream waits for the product."""
+    """GIVEN a graph whose product is on a second stream WHEN the first stream is busy for 50 us THEN the product waits for the
+    first stream. Later work of the first stream waits for the product."""
     run = Graphs()
     origin, side = run.gpu.current.stream(0), run.gpu.streams.new(0)
 
@@ -104,7 +104,7 @@ def test_other_streams_of_a_graph_start_after_its_first_stream_and_join_it() -> 
 def test_ops_of_a_graph_are_estimated_if_all_recorded_work_is_used() -> None:
     run = Graphs()
     graph = run.captured_ops("erfinv")
-    run.gpu.launches.replay_graph(graph)  # it may be one of the recorded kernels, which have no call yet
+    run.gpu.launches.replay_graph(graph)  # The op may be one of the recorded kernels that are not used yet, so it has no time.
     assert run.log.device == []
     for name in ("mm", "sum"):
         run.gpu.launches.launch(op(name), 0)
@@ -164,8 +164,8 @@ def test_a_recorded_graph_launch_has_the_recorded_kernels() -> None:
 
 
 def test_recorded_graphs_are_distinguished_by_their_number_of_kernels() -> None:
-    """GIVEN a recorded launch of one kernel and then one of three WHEN the script first launches its graph of three ops THEN
-    the graph takes the three kernels."""
+    """GIVEN recorded graphs of one kernel and of three kernels WHEN the script launches a graph of three ops first THEN this
+    graph takes the three recorded kernels."""
     kernels = [Op("", 51, 1, kernel=(60 + 20 * i, 10), shapes=()) for i in range(3)]
     one = Op("cudaGraphLaunch", 10, 5, kernel=(18, 30), shapes=())
     three = Op("cudaGraphLaunch", 50, 5, children=kernels, shapes=())
@@ -177,9 +177,9 @@ def test_recorded_graphs_are_distinguished_by_their_number_of_kernels() -> None:
     assert [duration_us for _, _, duration_us in run.kernels()] == [10, 10, 10, 30]
 
 
-def test_two_graphs_with_equally_many_kernels_take_separate_recorded_graphs() -> None:
+def test_two_graphs_with_the_same_number_of_kernels_take_separate_recorded_graphs() -> None:
     """GIVEN a recorded graph in the forward pass and another in the backward pass WHEN the script launches two graphs THEN the
-    second graph takes the recorded launch of the backward pass."""
+    second graph takes the recorded graph of the backward pass."""
     ops = [Op("cudaGraphLaunch", at, 5, kernel=(at + 8, us), shapes=()) for at, us in ((10, 30), (60, 20))]
     trace = graph_recording([("forward", 0, 50), ("backward", 50, 100)], ops)
     trace.device.graph[:] = [1, 2]
@@ -193,9 +193,9 @@ def test_two_graphs_with_equally_many_kernels_take_separate_recorded_graphs() ->
 
 
 def test_graphs_of_one_phase_are_matched_in_order_of_their_kernel_counts() -> None:
-    """GIVEN a phase with recorded graphs of nine and of four kernels, because ops launch several kernels on that GPU WHEN the
-    script launches a graph of three ops and then a graph of one op in each step THEN in the second step the first graph takes
-    the nine kernels, although four is nearer to three."""
+    """GIVEN recorded graphs of nine and of four kernels in one phase WHEN each step launches a graph of three ops and a graph
+    of one op THEN the graph of three ops takes the nine kernels. On the recorded GPU, an op may launch several kernels, so the
+    number nearest to three does not decide."""
 
     def recorded(at: int, count: int, us: int) -> Op:
         kernels = [Op("", at + 1, 1, kernel=(at + 8 + us * i, us), shapes=()) for i in range(count)]
@@ -213,7 +213,7 @@ def test_graphs_of_one_phase_are_matched_in_order_of_their_kernel_counts() -> No
 
 
 def test_host_time_after_a_graph_equals_the_time_after_its_last_recorded_op() -> None:
-    """The recorded product ends at 15 us, and the sum begins at 20 us."""
+    """In the recording, the product ends at 15 us and the sum begins at 20 us, so 5 us are between them."""
     run = Graphs()
     graph = run.captured_ops("mm")
     run.gpu.launches.replay_graph(graph)
@@ -247,7 +247,7 @@ def test_devices_of_the_script_correspond_to_the_recorded_devices() -> None:
     scheduler: Any = Graphs().gpu.simulator.scheduler
     scheduler.recording.devices = scheduler.recording.devices * 3
     assert [scheduler.script_device(device) for device in range(3)] == [0, 1, 2]
-    scheduler.home = 1  # the script began with its second device
+    scheduler.home = 1  # The script used its second device first.
     assert [scheduler.script_device(device) for device in range(3)] == [1, 2, 0]
     assert [scheduler.recorded_device(device) for device in range(3)] == [2, 0, 1]
     scheduler.recording.devices = []

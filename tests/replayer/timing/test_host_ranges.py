@@ -1,4 +1,5 @@
-"""Ranges of modules lie around the ops called in them, whenever these are played and handed over: against a stack."""
+"""Tests that the host range of a module contains the ops called in the module, whenever ops are simulated and rows are
+written."""
 
 from __future__ import annotations
 
@@ -12,27 +13,27 @@ from hypothesis import strategies as st
 from replayer.timing.timeline.host_ranges import NAMED, HostRanges, TakenRanges
 from traces.model.trace import NONE, HostKind
 
-# The script calls a module (a number), returns from a module, or calls an op. In between, ops are simulated and rows are handed
-# over.
+# The script calls a module (given as a number), returns from a module, or calls an op. Between these calls, ops are simulated
+# or rows are written.
 _DONE = st.lists(st.one_of(st.integers(0, 3), st.sampled_from(["return", "op", "op", "op", "copy", "play", "hand over"])))
 
 
 @dataclass
 class Called:
-    """A host range of the plain rule. Rows are numbered from the beginning of the run."""
+    """A host range in the model. Rows are numbered from the beginning of the run."""
 
     name: int
     parent: int
-    ops: list[int] = field(default_factory=list)  # rows, also of the calls within
+    ops: list[int] = field(default_factory=list)  # The rows of ops in this call and in its inner calls.
 
 
 class Model:
-    """Simulates ops one by one: op `row` lasts from 10 * row to 10 * row + 5."""
+    """Simulates ops one by one. The op in row `row` lasts from 10 * row to 10 * row + 5."""
 
     def __init__(self) -> None:
         self.stack: list[int] = []
         self.calls: list[Called] = []
-        self.parents: dict[int, int] = {}  # of op rows: a call, or NONE
+        self.parents: dict[int, int] = {}  # Maps the row of an op to its call or to NONE.
 
     def op(self, row: int) -> None:
         self.parents[row] = self.stack[-1] if self.stack else NONE
@@ -44,7 +45,8 @@ class Model:
 def test_module_ranges_equal_those_of_a_simple_stack(done: list[int | str]) -> None:
     ranges, model = HostRanges(), Model()
     marks, pending = ranges.of_thread(4), list[int]()
-    waiting: list[tuple[str, int]] = []  # what the model does when the pending ops are played: their rows are known then
+    # The model handles these calls when the pending ops are simulated, because their rows are known only then.
+    waiting: list[tuple[str, int]] = []
     first = row = 0
 
     def play() -> None:
@@ -98,7 +100,7 @@ def test_module_ranges_equal_those_of_a_simple_stack(done: list[int | str]) -> N
             hand_over()
         else:
             play()
-            if what == "copy":  # played by itself, when nothing is pending
+            if what == "copy":  # A copy is simulated alone, when no op is pending.
                 model.op(row)
                 row += 1
     hand_over()
@@ -109,7 +111,7 @@ def test_module_ranges_equal_those_of_a_simple_stack(done: list[int | str]) -> N
 def test_module_ranges_are_correct_if_ops_are_simulated_in_another_order(row: int, name: int) -> None:
     ranges = HostRanges()
     marks = ranges.of_thread(0)
-    # GIVEN ops 0 to 3 from this row on, of which 1 and 2 are called within a module, played as 0 2 1 3
+    # GIVEN four ops, of which the second and third are called in a module, simulated in the order 0, 2, 1, 3
     marks.extend(((name + 1) * NAMED + 3, ~9))
     ranges.assign_rows(row, 4)
     ranges.reordered(row, [0, 2, 1, 3])
@@ -121,8 +123,8 @@ def test_module_ranges_are_correct_if_ops_are_simulated_in_another_order(row: in
 
 
 def test_a_nested_call_without_ops_stays_inside_its_outer_call() -> None:
-    """GIVEN an op, then a module that calls a second one, which calls a third one. Only the outer module calls an op, from 10
-    to 15, after the others have returned."""
+    """GIVEN a module that calls a second module, which calls a third module WHEN only the first module calls an op, after both
+    inner calls have returned THEN the inner calls stay inside the outer call."""
     ranges = HostRanges()
     marks = ranges.of_thread(0)
     marks.extend((8 * NAMED + 3, 9 * NAMED + 3, 10 * NAMED + 3, ~3, ~3, ~6))
@@ -146,6 +148,6 @@ def test_module_ranges_of_threads_are_separate() -> None:
 
 
 def test_rows_of_reordered_ops_are_their_places_in_the_new_order() -> None:
-    # GIVEN ops 10, 11 and 12 that are written in the order 12, 10, 11
+    # GIVEN ops 10, 11 and 12, which are written in the order 12, 10, 11
     taken = TakenRanges([], [(10, [2, 0, 1])], 0)
     assert taken.rows_of(np.array([9, 10, 11, 12, 13])).tolist() == [9, 11, 12, 10, 13]

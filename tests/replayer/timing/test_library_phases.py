@@ -1,4 +1,4 @@
-"""Phases whose device time comes from the library."""
+"""Tests of phases whose device time comes from the library."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def begun_ns(of: LibraryPhases, name: str) -> int:
 def test_a_phase_takes_its_library_time_multiplied_by_the_slowdown(slowdown: float, took_ns: int) -> None:
     of = phases(slowdown, optimizer=1_000, loss=COUNTED_ELSEWHERE_NS)
     assert begun_ns(of, "optimizer") == took_ns
-    assert begun_ns(of, "loss") == COUNTED_ELSEWHERE_NS  # no time, so nothing that could be slower
+    assert begun_ns(of, "loss") == COUNTED_ELSEWHERE_NS  # This phase has no time of its own, so the slowdown changes nothing.
     assert of.begin("zero_grad") is None
 
 
@@ -37,7 +37,7 @@ def test_a_loss_phase_shortens_the_backward_pass_by_at_most_a_tenth(loss_ns: int
     of = phases(loss=COUNTED_ELSEWHERE_NS, backward=1_000)
     of.end("loss", of.begin("loss"), loss_ns)
     assert begun_ns(of, "backward") == backward_ns
-    assert begun_ns(of, "backward") == 1_000  # the loss counts once
+    assert begun_ns(of, "backward") == 1_000  # The next backward pass is not shortened by the same loss.
 
 
 def test_a_loss_before_another_forward_pass_does_not_shorten_the_backward_pass() -> None:

@@ -1,4 +1,5 @@
-"""Steps with times from the library. The network takes 1 ms per sample in the forward pass and 2 ms in the rest of a step."""
+"""Tests steps with times from the library. The network takes 1 ms per sample in the forward pass, and 2 ms in the rest of a
+step."""
 
 from __future__ import annotations
 
@@ -88,8 +89,9 @@ def test_a_step_takes_the_published_time_of_its_batch(tmp_path: Path) -> None:
     assert forward == pytest.approx([2, 2, 4, 2, 1], abs=0.01)
 
 
-def test_host_time_within_the_published_time_of_a_phase_is_no_lag(tmp_path: Path) -> None:
-    """For two samples, loss, backward and optimizer take 4 ms on the GPU. The host needs 1 ms of them for the backward pass."""
+def test_host_time_that_is_shorter_than_the_gpu_time_of_a_phase_is_not_lag(tmp_path: Path) -> None:
+    """For two samples, the loss, the backward pass and the optimizer take 4 ms on the GPU. The host needs only 1 ms for the
+    backward pass."""
     script = Script(tmp_path)
     stats = script.gpu.simulator.stats
     script.step(2)
@@ -101,7 +103,8 @@ def test_host_time_within_the_published_time_of_a_phase_is_no_lag(tmp_path: Path
 
 
 def test_a_slow_host_between_steps_makes_steps_longer(tmp_path: Path) -> None:
-    """WHEN the script takes 1 ms after a step THEN the GPU has work left. WHEN it takes 50 ms THEN the next step ends later."""
+    """A pause of 1 ms after a step changes nothing, because the GPU still has work. A pause of 50 ms makes the next step
+    longer."""
     script = Script(tmp_path)
     for late_ms in (0, 0, 1, 50, 0):
         script.clock.time_ns += late_ms * MS

@@ -1,5 +1,5 @@
-"""Matching of calls with recorded calls: the order, the three kinds of match, and the rule that no recorded time is used
-twice."""
+"""Tests how calls of a script are matched with recorded calls: the order, the kinds of match, and that no recorded time is
+used twice."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_call_with_more_tensors_gets_a_scaled_time(op: str) -> None:
 
 
 def test_a_recorded_call_with_another_shape_is_not_used_if_it_is_far_ahead() -> None:
-    # GIVEN an `add` near the beginning, and another after forty products
+    # GIVEN an `add` near the beginning of the phase, and another `add` after forty products
     ops = [Op("aten::add", 0, 5, kernel=(2, 1))]
     ops += [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 1)) for i in range(1, 41)]
     ops += [Op("aten::add", 500, 5, kernel=(502, 1))]
@@ -75,7 +75,7 @@ def test_a_recorded_call_with_another_shape_is_not_used_if_it_is_far_ahead() -> 
     other, product = signature("aten::add", (9, 9)), signature("aten::mm", (4, 4))
     near = segment.match(other)
     assert near is not None and near[0] is Origin.SCALED
-    # THEN a call of other shape does not take the far one, until the script has come near it
+    # THEN a call with another shape takes the second `add` only when the script has come near this `add`
     assert segment.match(other) is None
     for _ in range(40):
         segment.match(product)
@@ -83,8 +83,8 @@ def test_a_recorded_call_with_another_shape_is_not_used_if_it_is_far_ahead() -> 
 
 
 def test_a_recorded_phase_without_gpu_work_is_skipped() -> None:
-    """GIVEN a step whose profile has a forward phase without GPU work before the loader, as an op on the CPU once began one
-    WHEN the script, which has one forward phase, makes the recorded calls THEN each step matches in the phase with the work."""
+    """GIVEN a recorded step with two forward phases, the first without GPU work WHEN the script makes the recorded calls in
+    one forward phase THEN the calls match the recorded phase with GPU work."""
     ops = [Op("aten::mm", 70, 5, kernel=(72, 9)), Op("aten::relu", 80, 5, kernel=(82, 4))]
     phases = [("forward", 0, 50), ("loader", 50, 60), ("forward", 60, 100), ("loss", 100, 110)]
     recording = RecordedRun(make_recording(phases, ops))
@@ -112,8 +112,8 @@ def test_an_op_that_no_recorded_phase_contains_does_not_skip_an_empty_phase() ->
 
 
 def test_equal_shapes_in_another_phase_are_preferred_to_other_shapes_in_this_phase() -> None:
-    """GIVEN two forward segments WHEN the first calls the product of the second THEN it gets that product, and so does the
-    second."""
+    """GIVEN two forward phases WHEN the first phase calls the product of the second phase THEN it gets the time of that
+    product. The second phase also gets this time."""
     ops = [
         Op("aten::mm", 0, 5, kernel=(2, 1), shapes=((1, 1), (1, 1))),
         Op("aten::mm", 70, 5, kernel=(72, 9), shapes=((8, 8), (8, 8))),
@@ -165,7 +165,7 @@ def test_the_cache_of_earlier_steps_changes_no_match(recorded: list[str], steps:
     remembering = RecordedRun(make_recording([("forward", 0, 200)], ops))
     signatures = {name: signature(name, (4, 4)) for name in set().union(*steps)}
     remembered: Histories = {}
-    # WHEN the same recorded step is played again and again, mostly in the same way
+    # WHEN the recorded step is replayed several times, mostly with the same calls
     for played in [steps[0], steps[0], *steps, steps[0]]:
         fresh = RecordedRun(make_recording([("forward", 0, 200)], ops))
         answers = []
@@ -176,11 +176,11 @@ def test_the_cache_of_earlier_steps_changes_no_match(recorded: list[str], steps:
                 match = segment.match(signatures[name])
                 given_out.append((match and (match[0], match[1].kernels), segment.unmatched_ns))
             answers.append((given_out, segment.unmatched(), segment.unmatched_ns))
-        # THEN every answer is that of a recording which has never been played
+        # THEN the matches are those of a recording that is replayed for the first time
         assert answers[0] == answers[1]
 
 
-def test_a_wait_during_a_known_phase_leaves_only_the_later_kernels_unmatched() -> None:
+def test_a_wait_during_a_known_phase_runs_the_recorded_kernels_up_to_the_wait() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 3)) for i in range(6)]
     recording = RecordedRun(make_recording([("forward", 0, 200)], ops))
     call = signature("aten::mm", (4, 4))
@@ -196,8 +196,8 @@ def test_a_wait_during_a_known_phase_leaves_only_the_later_kernels_unmatched() -
 
 
 def test_calls_on_each_device_are_matched_separately() -> None:
-    """GIVEN the same op recorded on two devices WHEN both call it THEN each gets its own kernels, and unmatched kernels are
-    listed per device."""
+    """GIVEN the same op recorded on two devices WHEN both devices run the op THEN each call gets the kernels of its device.
+    Unmatched kernels are listed for each device."""
     calls = [Op("aten::relu", at, 5, kernel=(at + 5, 10 + at // 5)) for at in (0, 50, 100)]
     trace = make_recording([("forward", 0, 200)], calls)
     trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
@@ -236,7 +236,8 @@ def test_a_phase_without_kernels_on_a_device_is_matched_separately_for_it() -> N
 
 @pytest.mark.parametrize("same", [True, False])
 def test_a_kernel_without_an_op_can_belong_to_any_unmatched_call(same: bool) -> None:
-    """GIVEN a small add, and another one whose op the profiler lost WHEN the recorded program calls a large add."""
+    """GIVEN a recorded small add, and a kernel whose op the profiler lost WHEN the recorded program calls a large add THEN
+    this call takes the kernel without an op."""
     adds = [Op("aten::add", 10 + 30 * i, 10, kernel=(15 + 30 * i, 20 + i), shapes=((4, 4),)) for i in range(2)]
     trace = make_recording([("backward", 0, 100)], adds)
     launch = int(trace.device.launch[1])
@@ -255,10 +256,8 @@ def test_a_kernel_without_an_op_can_belong_to_any_unmatched_call(same: bool) -> 
 
 @pytest.mark.parametrize(("matched", "left"), [(8, True), (7, None)])
 def test_the_rest_of_a_recorded_step_is_known_if_four_of_five_calls_match(matched: int, left: bool | None) -> None:
-    """GIVEN twenty recorded sums WHEN a script calls eight sums and two other ops THEN as many sums are left for ten more calls
-
-    If only seven of ten calls are sums, it is unknown how many are left.
-    """
+    """GIVEN twenty recorded sums WHEN eight of ten calls of a script are sums THEN the rest of the recorded step is as long as
+    the first ten calls. If only seven of ten calls are sums, the length of the rest is unknown."""
     recording = RecordedRun(
         make_recording([("forward", 0, 900)], [Op("aten::sum", 10 * i, 5, kernel=(10 * i + 2, 1)) for i in range(20)])
     )
@@ -270,8 +269,8 @@ def test_the_rest_of_a_recorded_step_is_known_if_four_of_five_calls_match(matche
 
 @pytest.mark.parametrize(("follows", "left"), [("aten::sum", True), ("aten::cat", False)])
 def test_ops_after_the_last_model_call_are_not_another_model_call(follows: str, left: bool) -> None:
-    """GIVEN a step that called two sums, and then two ops with the name `follows` WHEN the next step has called two sums THEN
-    another call of the model is expected only if two sums followed."""
+    """GIVEN a recorded step with two sums and two more ops WHEN a new step has called two sums THEN another model call is
+    expected only if the two more ops are also sums."""
     names = ["aten::sum", "aten::sum", follows, follows]
     ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 1)) for i, name in enumerate(names)]
     recording = RecordedRun(make_recording([("forward", 0, 900)], ops))
@@ -287,7 +286,8 @@ def test_ops_after_the_last_model_call_are_not_another_model_call(follows: str, 
 
 
 def test_a_call_with_an_unrecorded_list_of_tensors_is_matched_by_name() -> None:
-    """Kineto writes no shapes for a list of more than 30 tensors. Such a call is matched by its op alone, in order."""
+    """Kineto records no shapes for a list of more than 30 tensors. Such calls are matched by name only, in their recorded
+    order."""
     ops = [Op("aten::_foreach_add_", 10 * i, 5, kernel=(10 * i + 2, 3)) for i in range(2)]
     trace = make_recording([("forward", 0, 100)], ops)
     rows = trace.host.name == trace.strings.find("aten::_foreach_add_")
@@ -300,7 +300,7 @@ def test_a_call_with_an_unrecorded_list_of_tensors_is_matched_by_name() -> None:
 
 
 def two_products() -> StepMatcher:
-    """Products of 1 us from 0 to 5 us and from 10 to 15 us, and the same sum in both phases."""
+    """Return a recorded step with two products in the forward pass, and with the same sum in both passes."""
     sums = [Op("aten::sum", at, 5, kernel=(at + 2, 1)) for at in (30, 130)]
     ops = [Op("aten::mm", 0, 5, kernel=(2, 1)), Op("aten::mm", 10, 5, kernel=(12, 1)), *sums]
     recording = RecordedRun(make_recording([("forward", 0, 100), ("backward", 100, 200)], ops))
@@ -326,7 +326,7 @@ def test_a_predicted_phase_is_mostly_unmatched_until_half_of_its_time_is_matched
 
 def test_a_recorded_call_is_available_until_the_script_has_made_it() -> None:
     step = two_products()
-    for _ in range(2):  # the second time, the calls are remembered
+    for _ in range(2):  # In the second round, the matcher remembers the calls.
         segment = StepMatcher(step.step, step.keys, step.histories).segment("forward")
         found = []
         for call in (MM, OTHER, MM, MM, SUM):
@@ -345,7 +345,7 @@ def test_a_repeated_call_is_found_by_its_position_in_the_phase() -> None:
     first.unmatched()
     again = StepMatcher(step.step, step.keys, step.histories).segment("forward")
     assert again.history is not None and again.has_call(MM) and again.history is not None
-    assert again.has_call(SUM) and again.history is None  # a call at another place is looked up
+    assert again.has_call(SUM) and again.history is None  # The call comes earlier than before, so the matcher searches for it.
 
 
 def test_a_recorded_phase_fits_if_it_contains_all_calls_of_the_script() -> None:
@@ -353,7 +353,7 @@ def test_a_recorded_phase_fits_if_it_contains_all_calls_of_the_script() -> None:
     forward, backward = step.segment("forward"), step.segment("backward")
     assert forward.recorded is not None and backward.recorded is not None
     backward.match(SUM)
-    backward.match(OTHER)  # was not recorded, and does not count
+    backward.match(OTHER)  # This call was not recorded, so it does not count.
     assert backward.fits(forward.recorded) and backward.fits(backward.recorded)
     for call in (MM, MM, SUM):
         forward.match(call)
@@ -381,16 +381,16 @@ def test_an_outer_op_gets_only_kernels_that_no_inner_op_has_used() -> None:
     [
         ([(4, 4)] * 9, (4, 4), Sameness.SAME_PROGRAM),
         ([(4, 4)] * 8 + [(9, 9)], (4, 4), Sameness.SAME_PROGRAM),
-        ([(4, 4)] * 9, (9, 9), Sameness.OTHER_SHAPES),  # most of the time is that of another shape
-        ([(9, 9)] * 9, (4, 4), Sameness.OTHER_SHAPES),  # most of the calls are
-        ([(4, 4)] * 9, None, Sameness.OTHER_PROGRAM),  # most of the time is not called
-        ([None] * 9, (4, 4), Sameness.OTHER_PROGRAM),  # most of the calls were not recorded
+        ([(4, 4)] * 9, (9, 9), Sameness.OTHER_SHAPES),  # The product takes most of the time and has another shape.
+        ([(9, 9)] * 9, (4, 4), Sameness.OTHER_SHAPES),  # Most calls have another shape.
+        ([(4, 4)] * 9, None, Sameness.OTHER_PROGRAM),  # The script does not call the product, which takes most of the time.
+        ([None] * 9, (4, 4), Sameness.OTHER_PROGRAM),  # Most calls of the script were not recorded.
     ],
 )
 def test_the_same_program_needs_matching_calls_and_matching_times(
     adds: list[tuple[int, int] | None], product: tuple[int, int] | None, sameness: Sameness
 ) -> None:
-    """GIVEN nine sums of 1 us and a product of 1,000 us."""
+    """GIVEN a recorded phase with nine sums of 1 us and a product of 1,000 us."""
     ops = [Op("aten::add", 10 * i, 5, kernel=(10 * i + 2, 1)) for i in range(9)]
     ops.append(Op("aten::mm", 90, 5, kernel=(92, 1_000)))
     recording = RecordedRun(make_recording([("forward", 0, 100)], ops))

@@ -1,4 +1,4 @@
-"""Batches of repeated calls have the times that the calls would have one by one."""
+"""Tests that a batch of repeated calls has the times that the calls would have one by one."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.replayer.recordings import US, Op, Stage, make_recording
 from traces.model.trace import Origin, Trace
 
 names = st.sampled_from(["aten::mm", "aten::relu", "aten::relu_", "aten::add", "aten::nothing"])
-# A call: the op, whether its shape differs from the recorded shape, and how far the script's clock advances before it (us).
+# (op, whether its shape differs from the recorded shape, microseconds that the script's clock advances before the call)
 Call = tuple[str, bool, int]
 calls = st.tuples(names, st.sampled_from([False] * 5 + [True]), st.sampled_from([0, 0, 0, 1, 7, 400, 30_000]))
 
-# Calls of a program whose ops mostly differ from the recorded program.
+# Calls of a program that differs from the recorded program in most ops.
 other_names = st.sampled_from(["aten::mm", "aten::relu", "aten::sin", "aten::cos"])
 other_calls = st.tuples(other_names, st.booleans(), st.sampled_from([0, 0, 1, 400]))
 
 
 class Script:
-    """Simulates a phase whose ops are collected first, and then simulated in batches or one by one."""
+    """Simulates a phase. The ops are collected first, and then simulated in batches or one by one."""
 
     def __init__(self, trace: Trace, *, at_once: bool) -> None:
         self.stage = Stage(trace)
@@ -54,8 +54,8 @@ class Script:
                 self.stage.simulator.play(self.stage.thread, self.stage.stream, signature, now_ns)
 
     def step(self, forward: list[Call], backward: list[Call], every: int, *, after: bool = False) -> None:
-        """Run one step, and simulate the collected calls after each `every` calls. Backward calls run in phase "backward" or,
-        with `after`, after it."""
+        """Run one step, and simulate the collected calls after each `every` calls. Backward calls run in the phase "backward".
+        With `after`, they run after this phase."""
         tracker, thread = self.stage.simulator.tracker, self.stage.thread
         self.stage.within("zero_grad")
         for phase, played in (("forward", forward), ("backward", backward)):
@@ -91,7 +91,7 @@ class Script:
 
 
 def changed(called: list[Call], changes: list[tuple[int, Call]]) -> list[Call]:
-    """The same calls with some replaced."""
+    """Return the calls with some of them replaced."""
     made = list(called)
     for i, call in changes:
         made[i % len(made)] = call
@@ -99,8 +99,8 @@ def changed(called: list[Call], changes: list[tuple[int, Call]]) -> list[Call]:
 
 
 def recorded(forward: list[str], backward: list[str]) -> Trace:
-    """Kernels are sometimes longer and sometimes shorter than their calls, so the device falls behind the host and catches up
-    again. Some calls take longer than usual for their op."""
+    """Return a recording whose kernels are sometimes longer and sometimes shorter than their calls. So the device falls behind
+    the host and catches up again. Some calls take longer than usual for their op."""
     ops = []
     for begin, names in ((0, forward), (1_000, backward)):
         at = begin
@@ -120,15 +120,15 @@ def recorded(forward: list[str], backward: list[str]) -> Trace:
 def test_batched_ops_start_at_the_same_times_as_single_ops(
     called: list[Call], missing: list[tuple[int, Call]], changes: list[tuple[int, Call]], every: int
 ) -> None:
-    # GIVEN a script that calls nearly what was recorded, and two replays of it, of which one plays its calls in batches
+    # GIVEN a script with nearly the recorded calls, and two replays of it, one of which simulates its calls in batches
     names = [name for name, _, _ in changed(called, missing)]
     scripts = [Script(recorded(names, names[::-1]), at_once=at_once) for at_once in (True, False)]
-    # WHEN it comes through the recorded step again and again, mostly in the same way
+    # WHEN the script repeats the recorded step several times, mostly with the same calls
     other = changed(called, changes)
     for forward in (called, called, called, other, other, called, called):
         for script in scripts:
             script.step(forward, called[::-1], every)
-    # THEN both give the same results
+    # THEN both replays have the same results
     assert scripts[0].outcome() == scripts[1].outcome()
 
 
@@ -178,7 +178,7 @@ def test_ops_of_a_phase_grained_recording_are_batched(monkeypatch: pytest.Monkey
     script = Script(covered(), at_once=True)
     for _ in range(3):
         script.step([("aten::mm", False, 0)] * 40, [("aten::mm", False, 0)] * 40, 64)
-    assert len(played) == 3  # the first call of a forward pass begins it
+    assert len(played) == 3  # Only the first call of each forward pass is simulated alone, because it begins the phase.
     assert set(script.stage.simulator.stats.step_ops) == {80}
 
 
@@ -213,7 +213,8 @@ def test_calls_that_run_more_than_20_ms_ahead_wait_until_15_ms_before_their_end(
         before = len(script.stage.clock.waits)
         script.step([("aten::mm", False, 0)] * calls_of_2_ms, [], 50)
     last = script.stage.log.host[-1]
-    waits = [(wait_ns - last[3] - last[4]) / 1e6 for wait_ns in script.stage.clock.waits[before:-1]]  # the last ends the step
+    # The last wait ends the step.
+    waits = [(wait_ns - last[3] - last[4]) / 1e6 for wait_ns in script.stage.clock.waits[before:-1]]
     assert waits[-1:] == waits_ms
 
 
@@ -229,7 +230,7 @@ def test_the_calls_of_a_repeating_script_are_batched(monkeypatch: pytest.MonkeyP
     script = Script(recorded(["aten::mm"] * 40, []), at_once=True)
     for _ in range(3):
         script.step([("aten::mm", False, 0)] * 40, [], 64)
-    # The first step is simulated op by op, and so is the first call of each segment.
+    # The first step is simulated op by op. In later steps, only the first call of each segment is simulated alone.
     assert played == [39, 39]
     assert script.stage.simulator.stats.charged_ns[Origin.EXACT] > 0
 
@@ -245,7 +246,7 @@ def test_kernels_on_several_streams_are_not_batched() -> None:
 
 
 def test_a_batch_stores_the_recorded_times_of_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN calls of 4 us that begin 6 us apart, each with a kernel of 2 us that ends with its call."""
+    """GIVEN calls of 4 us with pauses of 6 us. Each call has a kernel of 2 us, which ends with the call."""
     made: list[OpBatchSchedule] = []
     of = OpBatchSchedule.of
 
@@ -263,10 +264,10 @@ def test_a_batch_stores_the_recorded_times_of_its_calls(monkeypatch: pytest.Monk
     assert (set(batch.advance_ns.tolist()), set(batch.own_ns.tolist())) == ({6 * US}, {4 * US})
     assert (set(batch.after_ns.tolist()), set(batch.duration_ns.tolist())) == ({4 * US}, {2 * US})
     assert (batch.first.tolist(), batch.stops) == (list(range(13)), [12] * 12)
-    # A batch may begin where an earlier call has ended, or later, but not after the recorded begin of its first call.
+    # A batch may begin where an earlier call has ended, or later. It may not begin after the recorded start of its first call.
     positions_us = (9, 10, 12, 16, 17)
     assert [batch.may_begin(1, at_us * US) for at_us in positions_us] == [True, True, True, True, False]
-    # The launch queue must have room for one kernel more than the batch has.
+    # The launch queue must have room for one kernel more than the batch contains.
     signatures = batch.signatures[2:9]
     assert [batch.executable_until(2, signatures, 0, depth) for depth in (7, 8)] == [2, 9]
     assert batch.executable_until(2, [*signatures[:3], OpSignature("aten::sin", (), ())], 0, 99) == 2

@@ -1,4 +1,4 @@
-"""A replay of a program that differs from the recorded one: recorded work that the script does not do takes no time."""
+"""Tests the replay of a program that differs from the recorded one. Recorded work that the script does not do takes no time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ PHASES = [("forward", 0, 400), ("backward", 400, 800), ("optimizer", 800, 1_000)
 
 
 def recorded() -> Stage:
-    """Ten mm forward and backward, 30 us each, with a pause of 20 us between the calls, and two updates."""
+    """Return a stage with a recording of ten products in each pass, with pauses of 20 us between calls, and two updates. Each
+    product takes 30 us on the GPU."""
     forward = [Op("aten::mm", 10 + 30 * i, 10, kernel=(15 + 30 * i, 30)) for i in range(10)]
     backward = [Op("aten::mm", 410 + 30 * i, 10, kernel=(415 + 30 * i, 30), shapes=((8, 8),)) for i in range(10)]
     updates = [Op("aten::add_", 810 + 50 * i, 10, kernel=(820 + 50 * i, 40), shapes=((9, 9),)) for i in range(2)]
@@ -42,16 +43,19 @@ def step(stage: Stage, calls: int, name: str = "aten::mm", settle: bool = False)
 @pytest.mark.parametrize("calls", [3, 13])
 @pytest.mark.parametrize("settle", [False, True])
 def test_a_script_with_fewer_or_more_of_the_same_ops_is_a_different_program(calls: int, settle: bool) -> None:
-    """WHEN the script has finished its first forward pass THEN no remainder is charged, on the device or on the host."""
+    """After its first forward pass, the script takes no time for recorded ops that it did not call, neither on the device nor
+    on the host."""
     stage = recorded()
     step(stage, calls, settle=settle)
     charged = stage.simulator.stats.charged_ns
-    assert charged[Origin.PHASE] == 0 or settle  # it cannot be told before the first pass has ended
+    # Before the end of the first forward pass, it is unknown whether the script is the recorded program.
+    assert charged[Origin.PHASE] == 0 or settle
     before = dict(charged)
     took_ns = step(stage, calls, settle=settle)
     assert charged[Origin.PHASE] == before[Origin.PHASE]
     assert charged[Origin.EXACT] - before[Origin.EXACT] == 2 * min(calls, 10) * 30 * US
-    assert took_ns == (2 * calls + 1) * 30 * US  # how long after an op the recorded host came to the next one, in the median
+    # In the recording, the host takes 30 us from one op to the next, in the median.
+    assert took_ns == (2 * calls + 1) * 30 * US
 
 
 def test_unrecorded_ops_of_a_different_program_are_estimated_when_they_are_called() -> None:
@@ -68,8 +72,8 @@ def test_unrecorded_ops_of_a_different_program_are_estimated_when_they_are_calle
 
 
 def test_gpu_work_estimated_at_the_end_of_a_phase_belongs_to_its_op() -> None:
-    """GIVEN ops that may be part of the remainder WHEN the phase ends without a remainder THEN each op has its own estimated
-    work."""
+    """GIVEN unrecorded ops WHEN their phase ends and they match none of its remaining kernels THEN each op has its own
+    estimated work."""
     stage = recorded()
     stage.within("zero_grad")
     for _ in range(9):
@@ -90,7 +94,7 @@ def test_a_forward_pass_with_only_other_op_names_is_a_different_program() -> Non
 
 
 def test_a_program_with_a_few_renamed_ops_is_the_recorded_program() -> None:
-    """GIVEN ten recorded calls WHEN one of them has another name THEN it gets the recorded kernels."""
+    """GIVEN ten recorded calls WHEN one call has another name THEN this call gets the recorded kernel."""
     stage = recorded()
     stage.within("zero_grad")
     for i in range(10):
@@ -99,11 +103,13 @@ def test_a_program_with_a_few_renamed_ops_is_the_recorded_program() -> None:
     stage.simulator.tracker.optimizer_stepped(stage.thread, True)
     charged = stage.simulator.stats.charged_ns
     assert charged[Origin.EXACT] == 9 * 30 * US
-    assert charged[Origin.PHASE] == (30 + 10 * 30) * US  # and all of backward, in which the script launches nothing by itself
+    # The script launches no op in the backward pass, so the whole recorded backward pass counts as well.
+    assert charged[Origin.PHASE] == (30 + 10 * 30) * US
 
 
 def test_unmatched_kernels_are_not_replayed_if_a_phase_has_fewer_ops() -> None:
-    """GIVEN the recorded forward pass WHEN only half of the backward ops are called, as with frozen layers."""
+    """GIVEN the recorded forward pass WHEN the script calls only half of the backward ops THEN the other half takes no time.
+    Frozen layers have this effect."""
     stage = recorded()
     stage.within("zero_grad")
     for _ in range(10):
@@ -123,12 +129,13 @@ def test_a_script_is_recognized_as_recorded_after_other_steps() -> None:
     for calls in (10, 3, 10):
         before_ns = stage.simulator.stats.charged_ns[Origin.PHASE]
         step(stage, calls)
-    assert stage.simulator.stats.charged_ns[Origin.PHASE] - before_ns == 2 * 40 * US  # the updates, under another name
+    # The script calls the two updates under another name.
+    assert stage.simulator.stats.charged_ns[Origin.PHASE] - before_ns == 2 * 40 * US
 
 
 def test_ops_of_a_different_program_are_estimated_if_shapes_were_not_recorded() -> None:
-    """GIVEN a recording without shapes WHEN a script with fewer ops is replayed THEN, after the first forward pass, no op gets
-    a recorded time only because of its name."""
+    """GIVEN a recording without shapes WHEN a script with fewer ops has finished its first forward pass THEN no op gets a
+    recorded time only because of its name."""
     trace = recorded().recording.trace
     trace.host.shapes[:] = NONE
     stage = Stage(trace)
@@ -139,19 +146,19 @@ def test_ops_of_a_different_program_are_estimated_if_shapes_were_not_recorded() 
     step(stage, 3)
     step(stage, 3)
     assert sum(charged[origin] for origin in by_name) == before_ns
-    step(stage, 10)  # and now it is the recorded one
+    step(stage, 10)  # From this step on, the script calls the recorded ops.
     step(stage, 10)
     assert sum(charged[origin] for origin in by_name) > before_ns
 
 
 def test_a_different_program_does_not_repeat_the_recorded_one_time_setup() -> None:
-    """GIVEN a first mm that initialized its library for 5 ms WHEN another program is replayed THEN its host does not spend
-    these 5 ms."""
+    """GIVEN a recorded first product that initialized its library for 5 ms WHEN a different program is replayed THEN its host
+    does not spend these 5 ms."""
     forward = [Op("aten::mm", 10, 5_000, kernel=(5_005, 30), launch_us=4_990)]
     forward += [Op("aten::mm", 5_010 + 30 * i, 10, kernel=(5_015 + 30 * i, 30)) for i in range(1, 10)]
     stage = Stage(make_recording([("forward", 0, 5_400), ("optimizer", 5_400, 5_600)], forward))
     step(stage, 3)
-    for _ in range(2):  # one by one, and as a batch of calls that come again
+    for _ in range(2):  # The first step simulates the calls one by one, and the second step simulates them as a batch.
         begun_ns = stage.thread.host_ns
         step(stage, 3)
         assert stage.thread.host_ns - begun_ns == 7 * 30 * US
@@ -175,16 +182,15 @@ def test_a_model_with_one_layer_less_gets_no_time_for_the_missing_layer() -> Non
 def test_a_model_with_another_number_of_layers_is_a_different_program(count: int, sameness: Sameness) -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 5 + count)) for i in range(8)]
     recorded, other = (make_recording([("forward", 0, 100)], ops[:n], steps=2) for n in (8, count))
-    other.device.duration_ns += 1  # not the same run
+    other.device.duration_ns += 1  # This makes the traces different runs.
     rows = np.arange(2)
     verdict = same_program(recorded, other, rows, rows)
     assert verdict.sameness is sameness, verdict.reason
 
 
 def test_ops_without_recorded_calls_get_their_time_when_the_host_waits() -> None:
-    """GIVEN ops without counterpart, which may be part of a phase's remainder WHEN the host waits for the device before the
-    program is known from a forward pass THEN they are estimated. They are not postponed until the phase ends, because it may
-    never end."""
+    """GIVEN ops without recorded calls in the first forward pass WHEN the host waits for the device THEN these ops are
+    estimated. The estimate does not wait for the end of the phase, because the phase may never end."""
     stage = recorded()
     stage.within("zero_grad")
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""Compares every event and op in a script's own profile of the virtual GPU with readable golden files."""
+"""Tests that every event and op in a script's own profile of the virtual GPU equals readable golden files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).with_name("golden")
 
 
 def window() -> Trace:
-    """Two replayed steps; autograd's ops are in their own thread, the last op is one that Kineto does not see."""
+    """Return two replayed steps. The ops of autograd are in a separate thread, and Kineto does not record the last op."""
     trace = replay_of(training(1), 1.5)
     trace.host = trace.host.take(trace.host.kind == HostKind.OP)
     rows = {int(start): row for row, start in enumerate(trace.host.start_ns)}
@@ -32,7 +32,8 @@ def window() -> Trace:
 
 
 def kineto(of: Trace) -> dict[str, Any]:
-    """Return the same ops on this machine's clock, half as long and 1 ms later, inside the script's calls and ranges."""
+    """Return Kineto's events for the same ops on this machine's clock. The ops are half as long and 1 ms later, inside the
+    script's calls and ranges."""
     names = [of.strings[name] for name in of.host.name.tolist()]
     begins_us = [1000 + (start - START_NS) / 2000 for start in of.host.start_ns.tolist()]
     pid = os.getpid()

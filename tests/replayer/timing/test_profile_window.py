@@ -1,4 +1,4 @@
-"""A script's own profile contains the virtual GPU's ops and kernels among the events that Kineto has recorded."""
+"""Tests that a script's own profile contains the virtual GPU's ops and kernels among the events that Kineto has recorded."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ def span(name: str, category: str, start_us: float, took_us: float, *, thread: i
 
 @pytest.mark.parametrize("base_ns", [0, 1_700_000_000_000_000_000])
 def test_ops_unknown_to_kineto_are_placed_inside_the_spans_that_call_them(base_ns: int) -> None:
-    """GIVEN an op known to Kineto and the virtual GPU, an op known only to the virtual GPU, and an op of a new thread WHEN a
-    call recorded by Kineto begins or ends within the second op THEN it does so at the op's end. The third op is in no thread of
-    Kineto."""
+    """GIVEN an op that only the virtual GPU knows WHEN a range recorded by Kineto begins or ends within this op THEN the range
+    begins or ends at the end of the op. An op of a thread that Kineto does not know gets a separate thread."""
     window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main"), Thread(0, 1, "replica")])
     names = [window.strings.add(name) for name in ("aten::mm", "aten::copy_", "aten::relu")]
     window.host = HostSpans.of(
@@ -38,8 +37,8 @@ def test_ops_unknown_to_kineto_are_placed_inside_the_spans_that_call_them(base_n
     kineto = {
         "traceEvents": [
             span("aten::mm", "cpu_op", 1000.0, 10.0),
-            span("scatter", "user_annotation", 1012.0, 20.0),  # ends within the copy
-            span("gather", "user_annotation", 1034.0, 40.0),  # begins within it
+            span("scatter", "user_annotation", 1012.0, 20.0),  # This range ends within the copy.
+            span("gather", "user_annotation", 1034.0, 40.0),  # This range begins within the copy.
         ],
         "baseTimeNanoseconds": base_ns,
     }
@@ -54,9 +53,9 @@ def test_ops_unknown_to_kineto_are_placed_inside_the_spans_that_call_them(base_n
 
 @pytest.mark.parametrize("base_ns", [0, 1_700_000_000_000_000_000])
 def test_the_profiler_range_of_a_batch_wait_has_its_recorded_length(base_ns: int) -> None:
-    """GIVEN a loader that took 2 us here and 70 us in recorded time WHEN Kineto has recorded torch's range around it THEN the
-    range has the recorded times, and events before and after it keep their times. A loader range without a known wait is moved
-    like any other event."""
+    """GIVEN a wait for a batch that took 2 us on this machine and 70 us in the recording WHEN Kineto has recorded a range
+    around the wait THEN the range gets its recorded times. Other events keep their order. A loader range without a known wait
+    is moved like any other event."""
     window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main")])
     name = window.strings.add("aten::mm")
     window.host = HostSpans.of(thread=[0], kind=[HostKind.OP], name=[name], start_ns=[100_000], duration_ns=[20_000])
@@ -82,8 +81,8 @@ def test_the_profiler_range_of_a_batch_wait_has_its_recorded_length(base_ns: int
 
 
 def test_a_profile_with_kernels_and_waits_and_ranges_equals_the_golden_file() -> None:
-    """GIVEN two steps of the virtual GPU, whose ops Kineto has recorded at a quarter of their times, with a range around the
-    first step's ops and a range around the kernels of both.
+    """GIVEN two steps of the virtual GPU, recorded by Kineto at a quarter of their times, with two ranges of the script around
+    ops and kernels.
 
     The result is in golden/profile_window.txt: each event with its thread, start and duration in us, and arguments.
     """
@@ -120,8 +119,8 @@ def test_a_profile_with_kernels_and_waits_and_ranges_equals_the_golden_file() ->
 
 
 def test_spans_of_a_thread_without_virtual_ops_stay_between_the_ops_of_the_main_thread() -> None:
-    """The script's thread starts a replica of nn.DataParallel after one op, and joins it before the next op. Both ops last 10
-    us, at 1 000 and 1 100 us on Kineto's clock, and at 500 and 520 us on the virtual clock."""
+    """The script's thread starts a replica of nn.DataParallel between two ops. On Kineto's clock, 90 us are between these ops.
+    On the virtual clock, 10 us are between them."""
     window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main")])
     name = window.strings.add("aten::mm")
     window.host = HostSpans.of(
@@ -134,17 +133,18 @@ def test_spans_of_a_thread_without_virtual_ops_stay_between_the_ops_of_the_main_
     kineto = {"traceEvents": spans, "baseTimeNanoseconds": 0}
     found = with_virtual_gpu(kineto, window, 0, [(990_000, 490_000), (2_000_000, 900_000)])
     replica = next(event for event in found["traceEvents"] if event["name"] == "replica")
-    # 90 us between both ops are 10 us on the virtual clock; the replica begins after 18 of them and ends after 72
+    # On Kineto's clock, the replica begins 18 us after the first op and ends 72 us after it. On the virtual clock, it begins 2
+    # us after the first op and takes 6 us.
     assert (replica["tid"], replica["ts"], replica["dur"]) == (8, 512.0, 6.0)
 
 
 @pytest.mark.parametrize("earlier_us", [0, 2_000])
 def test_each_thread_keeps_the_times_of_its_ops_and_stays_between_those_of_other_threads(earlier_us: int) -> None:
-    """GIVEN two threads, whose ops take 10 us on both clocks, and an op of a third thread that Kineto did not see. On the
-    virtual clock, the first thread's ops are 200 us apart, and the second thread's op runs soon after the first of them.
+    """GIVEN two threads with ops, and a third thread with an op that Kineto did not record WHEN a range begins with the second
+    thread's op on Kineto's clock THEN it also begins with this op on the virtual clock.
 
-    GIVEN ranges of the first thread THEN a range that begins with the second thread's op begins with it on the virtual clock,
-    and a range that begins within an op unknown to Kineto begins at this op's end. Kineto's base time may be earlier."""
+    A range that begins within an op unknown to Kineto begins at the end of this op. Kineto's base time may be earlier.
+    """
     window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, row, f"thread {row}") for row in range(3)])
     names = [window.strings.add(name) for name in ("aten::mm", "aten::add", "aten::relu", "aten::copy_", "aten::mm")]
     window.host = HostSpans.of(
@@ -158,7 +158,8 @@ def test_each_thread_keeps_the_times_of_its_ops_and_stays_between_those_of_other
         span("aten::mm", "cpu_op", own_us + 100, 10.0),
         span("aten::add", "cpu_op", own_us + 50, 10.0, thread=PID + 1),
         span("with the second thread", "user_annotation", own_us + 50, 1.0),
-        span("within the copy", "user_annotation", own_us + 76.5, 20.0),  # 206 us, between 130 us at 60 us and 300 us at 100 us
+        # This range would begin at 206 us. It is interpolated between 130 us (60 us on Kineto's clock) and 300 us (100 us).
+        span("within the copy", "user_annotation", own_us + 76.5, 20.0),
     ]
     base_ns = 9_000_000 - earlier_us * 1_000
     found = with_virtual_gpu(
@@ -169,13 +170,13 @@ def test_each_thread_keeps_the_times_of_its_ops_and_stays_between_those_of_other
     starts_us = {name: round(event["ts"] - earlier_us - 3_000, 3) for name, event in spans.items()}
     assert (starts_us["aten::mm"], starts_us["aten::add"], starts_us["aten::copy_"]) == (300, 120, 200)
     assert (starts_us["with the second thread"], starts_us["within the copy"]) == (120, 210)
-    assert (spans["aten::add"]["tid"], spans["aten::relu"]["tid"]) == (PID + 1, PID + 2)  # the next free id
+    assert (spans["aten::add"]["tid"], spans["aten::relu"]["tid"]) == (PID + 1, PID + 2)  # Each thread gets the next free id.
 
 
 @pytest.mark.parametrize(("wait_ns", "op_ns", "next_ns"), [(110, 15, 115), (111, 10, 112)])
 def test_an_op_lasts_until_the_end_of_a_wait_that_begins_at_its_end(wait_ns: int, op_ns: int, next_ns: int) -> None:
-    """GIVEN an op from 100 to 110 ns, a wait of 5 ns, and an op from 112 ns WHEN the wait begins later than 110 ns THEN it
-    belongs to no op."""
+    """GIVEN an op that ends at 110 ns WHEN a wait begins at 110 ns THEN the op lasts until the end of the wait. A wait that
+    begins later belongs to no op."""
     window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main")])
     kinds = [HostKind.OP, HostKind.RUNTIME, HostKind.OP]
     window.host = HostSpans.of(thread=[0] * 3, kind=kinds, start_ns=[100, wait_ns, 112], duration_ns=[10, 5, 4])
@@ -185,8 +186,8 @@ def test_an_op_lasts_until_the_end_of_a_wait_that_begins_at_its_end(wait_ns: int
 
 
 def test_the_launches_of_an_op_divide_its_time_equally() -> None:
-    """GIVEN an op of 90 ns with two kernels, and one of 1 ns with three kernels THEN each launch takes a third of the
-    first op, and the second op lasts 4 ns: 1 ns for each launch, and 1 ns after the launches."""
+    """GIVEN an op of 90 ns with two kernels THEN each launch takes a third of the op. An op of 1 ns with three kernels is
+    extended to 4 ns, with 1 ns for each launch and 1 ns after them."""
     window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main")])
     kernel = window.strings.add("gemm")
     window.host = HostSpans.of(thread=[0] * 2, kind=[HostKind.OP] * 2, start_ns=[100, 300], duration_ns=[90, 1])
@@ -203,16 +204,17 @@ def test_the_launches_of_an_op_divide_its_time_equally() -> None:
 
 
 def test_times_between_two_clock_samples_are_interpolated() -> None:
-    """GIVEN a machine clock of 10 us at a virtual time of 100 us, and a machine clock of 20 us at a virtual time of 130 us."""
+    """GIVEN two clock samples: 10 us on the machine's clock are 100 us of virtual time, and 20 us are 130 us."""
     clocks = _Clocks([20.0, 10.0], [130.0, 100.0])
     assert [clocks.recorded(at_us) for at_us in (5, 10, 15, 20, 25)] == [95, 100, 115, 130, 135]
-    # the virtual clock moves on to the end of an op that begins before the time
+    # The virtual clock advances to the end of an op that begins before the given time.
     clocks.pass_over([(114.0, 118.0), (129.5, 129.0)])
     assert [clocks.recorded(at_us) for at_us in (14, 15, 19, 20)] == [112, 118, 127, 130]
 
 
 def test_clock_samples_never_turn_the_virtual_clock_back() -> None:
-    """GIVEN ties between 10 and 20 us, and others THEN virtual times of the ties in between are limited to 100 to 130 us."""
+    """GIVEN clock samples at virtual times of 100 us and 130 us THEN the virtual times of samples between them stay within 100
+    us to 130 us."""
     clocks = _Clocks([10.0, 20.0], [100.0, 130.0])
     clocks.tie_between([([12.0, 15.0], [104.0, 90.0]), ([18.0, 10.0, 40.0], [125.0, 7.0, 900.0])])
     times = {10: 100, 11: 102, 12: 104, 15: 104, 16.5: 114.5, 18: 125, 19: 127.5, 21: 131}

@@ -1,4 +1,4 @@
-"""Compares every row of the simulated GPU's work, for a few programs and recordings, with readable golden files."""
+"""Tests that every row of the simulated GPU's work, for a few programs and recordings, equals readable golden files."""
 
 from __future__ import annotations
 

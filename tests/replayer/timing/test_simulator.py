@@ -1,4 +1,4 @@
-"""The simulator on a fake clock: when work runs, and how its time is charged."""
+"""Tests the simulator on a fake clock: when it runs work, and how it charges the time of the work."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ def test_an_op_with_the_name_of_another_release_is_an_equivalent_match() -> None
     assert stage.simulator.stats.charged_ns[Origin.EQUIVALENT] == 50 * US
 
 
-def test_an_op_that_runs_late_launches_its_kernel_at_once() -> None:
-    """GIVEN mm from 10 to 110 us, launched at 100 us, and relu from 120 to 130 us WHEN the script calls relu first THEN
-    mm takes no more host time, and its kernel starts after the recorded latency of 3 us."""
+def test_an_op_that_is_called_later_than_recorded_takes_no_more_host_time() -> None:
+    """GIVEN a recorded mm that ends before a recorded relu begins WHEN the script calls relu first THEN the mm takes no more
+    host time. Its kernel starts after its recorded latency of 3 us."""
     mm = Op("aten::mm", 10, 100, kernel=(104, 5), launch_us=90)
     stage = Stage(make_recording([("forward", 0, 200)], [mm, Op("aten::relu", 120, 10, kernel=(125, 2))]))
     stage.op("aten::relu")
@@ -111,8 +111,8 @@ def test_an_op_that_runs_late_launches_its_kernel_at_once() -> None:
 
 
 def test_a_slow_launch_call_counts_as_host_time_and_not_as_latency() -> None:
-    """GIVEN a launch call from 11 to 51 us and a kernel at 54 us WHEN clean steps are twice as fast THEN the kernel starts 3 us
-    after 25.5 us."""
+    """GIVEN a launch call from 11 to 51 us whose kernel starts at 54 us WHEN the host is twice as fast in steps without
+    profiler THEN the call ends at 25.5 us. The kernel still starts 3 us after the call."""
     mm = Op("aten::mm", 10, 60, kernel=(54, 5), launch_host_us=40)
     trace = recording_of([(StepKind.PROFILED, [("forward", 0, 100)], [mm])])
     trace.runs = {0: Run(host_scale={"forward": 0.5})}
@@ -126,22 +126,22 @@ def test_the_lag_of_a_slow_host_delays_later_work() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.within("loader", wait_us=100)
     stage.op("aten::mm")
-    stage.clock.time_ns += 1_000 * US  # the script does something slow
+    stage.clock.time_ns += 1_000 * US  # The script takes a millisecond between its ops.
     stage.op("aten::relu")
     relu = stage.log.device[-1]
     assert relu["start_ns"] >= stage.clock.time_ns
     assert stage.simulator.stats.lag_ns > 900 * US
 
 
-def test_host_time_in_an_unrecorded_phase_counts_as_lag() -> None:
-    """GIVEN a recording with only a forward pass WHEN a backward pass takes a millisecond on the host THEN that is lag."""
+def test_host_time_of_an_unrecorded_phase_counts_as_lag() -> None:
     stage = Stage(make_recording([("forward", 100, 200)], [Op("aten::mm", 110, 20, kernel=(118, 50))]))
     stage.op("aten::mm")
     before_ns = stage.simulator.stats.lag_ns
     stage.simulator.tracker.enter(stage.thread, "backward")
     stage.clock.time_ns += 1_000 * US
     stage.op("aten::threshold_backward")
-    assert 800 * US < stage.simulator.stats.lag_ns - before_ns <= 1_000 * US  # the host was ahead by its op
+    # The host was already ahead by the time of its op, so the lag is a little shorter than 1 ms.
+    assert 800 * US < stage.simulator.stats.lag_ns - before_ns <= 1_000 * US
 
 
 def test_the_host_does_not_sleep_while_it_is_slightly_ahead() -> None:
@@ -150,7 +150,7 @@ def test_the_host_does_not_sleep_while_it_is_slightly_ahead() -> None:
     before = len(stage.clock.waits)
     stage.op("aten::mm")
     stage.op("aten::relu")
-    assert len(stage.clock.waits) - before <= 1  # the phase's begin may catch up, the ops do not
+    assert len(stage.clock.waits) - before <= 1  # The host may wait at the begin of the phase, but not at its ops.
 
 
 def test_recorded_waits_for_the_gpu_are_not_replayed_twice() -> None:
@@ -166,12 +166,12 @@ def test_recorded_waits_for_the_gpu_are_not_replayed_twice() -> None:
     extra["start_ns"][-1], extra["duration_ns"][-1] = 10_130 * US, 170 * US
     trace.host = type(host).of(**extra)
     stage = Stage(trace)
-    # WHEN the same is played, and the host waits for the virtual device
+    # WHEN the script makes the same calls, and the host waits for the virtual device
     start = stage.thread.host_ns
     stage.op("aten::mm")
     site_end = stage.op("aten::_local_scalar_dense", ())
     stage.simulator.scheduler.block(stage.thread, site_end)
-    # THEN the read ends when the device ends, as it did in the recording, and the timeline tells the wait from the host's work
+    # THEN the read ends when the device ends, as in the recording, and the timeline has the wait separate from the host's work
     assert stage.thread.host_ns - start == pytest.approx(200 * US, abs=12 * US)
     ((thread, since_ns, until_ns),) = stage.log.waits
     assert (thread, until_ns) == (0, stage.thread.host_ns) and until_ns - since_ns == pytest.approx(170 * US, abs=12 * US)
@@ -192,7 +192,7 @@ def test_a_synchronization_during_a_phase_waits_for_the_kernels_launched_so_far(
         stage.op("aten::relu")
         before_ns = stage.simulator.stats.charged_ns[Origin.PHASE]
         stage.simulator.tracker.add_gpu_work_so_far(stage.thread)
-        # THEN not before a forward pass has told that the script is the recorded program
+        # THEN the remaining kernel runs only after a forward pass has shown that the script is the recorded program
         assert stage.simulator.stats.charged_ns[Origin.PHASE] - before_ns == (30 * US if steps else 0)
         stage.simulator.tracker.optimizer_stepped(stage.thread, True)
         assert stage.simulator.stats.charged_ns[Origin.PHASE] - before_ns == 40 * US
@@ -226,20 +226,20 @@ def test_a_full_launch_queue_blocks_the_host() -> None:
 
 
 def test_recorded_waits_for_a_full_launch_queue_are_not_replayed_twice() -> None:
-    # GIVEN a host that launches in 2 us what takes 10 us, until 1022 launches are pending; then each launch waits for room
+    # GIVEN a host that launches a kernel of 10 us every 2 us, until 1022 launches are pending and each launch has to wait
     ops, at_us = [], 0
     for i in range(1_400):
-        room_us = 10 * (i - 1_021) + 2  # when the kernel 1022 launches before has ended
+        room_us = 10 * (i - 1_021) + 2  # At this time, the kernel launched 1022 launches earlier has ended.
         host_us = max(2, room_us - at_us)
         ops.append(Op("aten::mm", at_us, host_us, kernel=(10 * i + 2, 10), launch_us=0, launch_host_us=host_us))
         at_us += host_us
     recording = make_recording([("forward", 0, at_us)], ops)
     stage = Stage(recording)
     begin_ns = stage.thread.host_ns
-    # THEN the host's own time is what it takes without waiting
+    # THEN the recorded host time does not include the waits
     host_ns = stage.simulator.recording.choice.training(0).segments["forward", 0].host_ns
     assert host_ns <= 1_400 * 2 * US + 1_000
-    # AND a replay waits for the queue as the recorded host did
+    # AND a replay waits for the launch queue as the recorded host did
     for _ in ops:
         stage.op("aten::mm")
     assert abs(stage.thread.host_ns - begin_ns - at_us * US) <= 20 * US
@@ -267,12 +267,13 @@ def test_an_op_outside_recorded_phases_starts_when_it_is_called() -> None:
     stage.clock.time_ns += 5_000 * US
     called_ns = stage.clock.time_ns
     stage.within("h2d", "aten::copy_")
-    assert [row[3:5] for row in stage.log.host] == [(called_ns, 0)]  # start and duration
+    assert [row[3:5] for row in stage.log.host] == [(called_ns, 0)]  # The columns are start and duration.
     assert stage.log.device[0]["start_ns"] >= called_ns
 
 
 def test_another_thread_takes_the_host_time_of_its_ops_and_begins_no_phase() -> None:
-    """GIVEN a thread that copies batches, whose relu was recorded 40 us after the start of the forward pass and took 10 us."""
+    """GIVEN a second thread that copies batches WHEN it calls the recorded relu THEN it takes the recorded host time of relu,
+    10 us."""
     stage = Stage(make_recording(PHASES, OPS))
     play_step(stage)
     script, end_ns = stage.thread, stage.thread.host_ns
@@ -287,7 +288,7 @@ def test_another_thread_takes_the_host_time_of_its_ops_and_begins_no_phase() -> 
     stage.clock.time_ns = before_ns
     stage.op("aten::relu")
     assert beside.host_ns - before_ns == 10 * US
-    # AND its op takes 60 us on the GPU, as recorded in the backward pass
+    # AND its second op takes 60 us on the GPU, as recorded in the backward pass
     before_ns = stage.simulator.stats.charged_ns[Origin.EXACT]
     stage.op("aten::threshold_backward")
     assert stage.simulator.stats.charged_ns[Origin.EXACT] - before_ns == 60 * US
@@ -308,7 +309,8 @@ def test_with_recorded_waits_for_data_steps_have_their_recorded_length() -> None
 
 
 def phase_grained(steps: int = 2) -> Trace:
-    """A published table: phases with equal host and device times, no ops; the first step is a slow warm-up."""
+    """Return a published table as a recording. Its phases have equal host and device times and no ops. Its first step is a
+    slow warm-up step."""
     phases = [("h2d", 0, 10), ("forward", 10, 100), ("backward", 100, 300), ("optimizer", 300, 310)]
     trace = make_recording(phases, [], steps=steps)
     trace.grain = "phase"
@@ -335,8 +337,9 @@ def test_a_phase_grained_trace_paces_host_and_device_by_its_phases() -> None:
 
 
 def test_a_phase_that_overlaps_an_earlier_phase_gets_only_the_remaining_time() -> None:
-    """GIVEN a copy from 0 to 150 us on a second stream, forward from 10 to 100 us and backward from 100 to 300 us WHEN the
-    recording is replayed THEN forward takes no time and backward 150 us. Their times between events are as recorded."""
+    """GIVEN a copy on a second stream that overlaps the whole forward pass and 50 us of the backward pass WHEN the recording
+    is replayed THEN the forward pass takes no time, and the backward pass takes 150 us. The times between events are as
+    recorded."""
     trace = phase_grained()
     trace.phases.device = trace.phases.device * 0
     copies = trace.phases.name == trace.strings.find("h2d")
@@ -353,7 +356,7 @@ def test_a_phase_that_overlaps_an_earlier_phase_gets_only_the_remaining_time() -
     assert between_events == {"h2d": 150 * US, "forward": 90 * US, "backward": 200 * US, "optimizer": 10 * US}
 
 
-def test_an_event_during_a_phase_is_placed_by_the_share_of_earlier_ops() -> None:
+def test_the_time_of_an_event_during_a_phase_follows_from_the_share_of_earlier_ops() -> None:
     stage = Stage(phase_grained())
     marks = []
     for _ in range(2):
@@ -365,7 +368,8 @@ def test_an_event_during_a_phase_is_placed_by_the_share_of_earlier_ops() -> None
             marks.append(stage.stream.ready_ns - begun_ns)
         stage.within("backward")
         stage.simulator.tracker.optimizer_stepped(stage.thread, True)
-    # THEN, after the copy's 10 us: nothing known yet, so the first look takes the whole phase; then a quarter per op
+    # THEN, in the first step, an event takes the whole phase, because the number of ops is unknown. In the second step, each
+    # of the four ops takes a quarter of the phase, after the copy's 10 us.
     assert marks == [100 * US] * 4 + [32_500, 55 * US, 77_500, 100 * US]
 
 
@@ -413,8 +417,8 @@ def test_a_wait_during_a_phase_without_kernels_is_not_replayed_twice() -> None:
 
 @pytest.mark.parametrize("after", ["backward", "optimizer"])
 def test_a_wait_after_a_phase_belongs_to_the_next_phase_as_recorded(after: str) -> None:
-    """GIVEN recorded phases in which the phase after `after` contains a wait WHEN the script waits there THEN exactly this wait
-    passes."""
+    """GIVEN a recorded wait in the phase after `after` WHEN the script waits in this phase THEN the step takes exactly this
+    wait."""
     lengths_ms = {"zero_grad": 10, "forward": 100, "backward": 50, "optimizer": 40}
     lengths_ms[{"backward": "optimizer", "optimizer": "zero_grad"}[after]] += 300
     trace = phase_recording(lengths_ms)
@@ -435,7 +439,7 @@ def test_a_wait_after_a_phase_belongs_to_the_next_phase_as_recorded(after: str) 
     assert {(end - start) // MS for start, end, _ in stage.log.steps[1:]} == {500}
 
 
-def test_a_loop_without_steps_keeps_getting_recorded_times() -> None:
+def test_a_loop_without_steps_takes_the_recorded_times_again() -> None:
     ops = [*OPS[:2], Op("aten::never_called", 160, 10, kernel=(210, 5))]
     stage = Stage(make_recording([("forward", 100, 300)], ops))
     for _ in range(100):
@@ -443,13 +447,13 @@ def test_a_loop_without_steps_keeps_getting_recorded_times() -> None:
         stage.op("aten::relu")
     charged = stage.simulator.stats.charged_ns
     assert charged[Origin.EXACT] == 80 * US
-    # THEN what follows is left to the phase's rest for a while, and then takes the same ops' recorded times
+    # THEN the next 32 rounds count as the rest of the phase, and all later rounds take the recorded times of the same ops
     assert charged[Origin.EQUIVALENT] == pytest.approx((99 - 32) * 80 * US, rel=0.01) and charged[Origin.SCALED] == 0
 
 
 def test_an_additional_phase_takes_the_times_of_a_recorded_phase_with_its_name() -> None:
-    """GIVEN a recorded step with one forward and one backward pass WHEN a step has two of each THEN the second ones take the
-    recorded time of each op again."""
+    """GIVEN a recorded step with one forward and one backward pass WHEN a step has two of each THEN the second passes also
+    take the recorded times of their ops."""
     phases = [("forward", 100, 300), ("backward", 300, 400)]
     stage = Stage(make_recording(phases, [*OPS[:2], Op("aten::mm_backward", 310, 20, kernel=(330, 40))]))
     for _ in range(2):
@@ -467,14 +471,14 @@ def test_the_clock_pauses_while_this_machine_loads_data_if_waits_are_recorded(pa
     stage.simulator.tracker.leave(stage.thread, "loader")
     assert not stage.clock.paused
     stage.simulator.tracker.enter(stage.thread, "loader")
-    stage.simulator.tracker.optimizer_stepped(stage.thread, True)  # an optimizer within a dataset
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)  # This optimizer runs within a dataset.
     stage.simulator.tracker.leave(stage.thread, "loader")
     assert not stage.clock.paused
 
 
 def test_an_op_in_an_unrecorded_phase_starts_when_it_is_called() -> None:
     stage = Stage(make_recording([("loader", 0, 100)], []))
-    stage.clock.time_ns += 7_000 * US  # by this machine's clock the script comes to it late
+    stage.clock.time_ns += 7_000 * US  # On this machine's clock, the script calls its op late.
     called_ns = stage.clock.time_ns
     stage.op("aten::mm")
     assert stage.thread.host_ns == called_ns
@@ -505,7 +509,7 @@ def test_a_host_more_than_20_ms_ahead_waits_until_it_is_15_ms_ahead(name: str, a
 
 @pytest.mark.parametrize(("until_us", "host_us"), [(80, 100), (95, 105), (100, 110)])
 def test_host_work_after_the_wait_of_a_call_is_replayed_after_the_wait(until_us: int, host_us: int) -> None:
-    """GIVEN a call that has ended at 100 us, and of which the last 10 us came after its wait."""
+    """GIVEN a call that ends at 100 us, whose last 10 us came after its wait."""
     stage = Stage(make_recording([("forward", 0, 50)], []))
     begun_ns = stage.thread.host_ns
     stage.thread.host_ns = begun_ns + 100 * US

@@ -1,4 +1,4 @@
-"""Host times of a replay, per step and per op."""
+"""Tests the host times of a replay, per step and per op."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from replayer.timing.timeline.stats import ReplayStats
 
 
 def ended(*steps: tuple[int, int, int, bool]) -> ReplayStats:
-    """Return statistics of steps, each given by its number of ops, its lag, its host time, and whether it is kept."""
+    """Return the statistics of steps. Each step has a number of ops, a lag, a host time, and whether the step is kept."""
     stats = ReplayStats()
     for stats.ops, stats.lag_ns, busy_ns, keep in steps:
         stats.end_step(busy_ns, keep=keep)
@@ -17,7 +17,7 @@ def ended(*steps: tuple[int, int, int, bool]) -> ReplayStats:
 
 @pytest.mark.parametrize(("speed", "us_per_op"), [(1.0, 3.0), (2.0, 1.5)])
 def test_host_figures_are_medians_of_the_kept_steps(speed: float, us_per_op: float) -> None:
-    """GIVEN 2 us and 4 us per op in two steps, and a step that is not kept."""
+    """GIVEN two kept steps with 2 us and 4 us per op, and a step that is not kept."""
     figures = ended((4, 100, 8000, True), (9, 900, 9_000_000, False), (2, 300, 8000, True)).host_figures(speed)
     assert (figures.us_per_op, figures.ops_per_step) == (us_per_op, 3)
     assert (figures.lag_ns_per_step, figures.lag_ns_of_worst_step) == (200, 300)
@@ -27,7 +27,7 @@ def test_a_step_without_ops_counts_as_one_op() -> None:
     assert ended((0, 0, 5000, True)).host_figures(1.0).us_per_op == 5.0
 
 
-def test_without_a_step_there_are_no_figures() -> None:
+def test_without_a_kept_step_the_time_per_op_is_unknown() -> None:
     assert ended((4, 100, 8000, False)).host_figures(1.0).us_per_op is None
 
 

@@ -1,4 +1,4 @@
-"""Which recorded step is used for each step of the script: training, evaluation, warm-up, profiled and clean steps."""
+"""Tests which recorded step is used for each step of the script: training, evaluation, warm-up, profiled and clean steps."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def exhaust(stage: Stage) -> None:
 
 
 def phase_grained(trace: Trace) -> Trace:
-    """Return the recording without everything except the times of its phases on the device."""
+    """Return a recording that has only the times of the phases on the device."""
     phases = trace.phases
     with_device = phases.name != trace.strings.find("loader")
     phases.device_start_ns[with_device] = phases.start_ns[with_device]
@@ -94,10 +94,10 @@ def kinds(stage: Stage) -> str:
 
 
 def test_validation_replays_recorded_validation_steps_and_repeats_them() -> None:
-    # GIVEN two epochs of two batches, each followed by two batches of validation
+    # GIVEN two epochs of two training batches, each followed by two validation batches
     recorded = [TRAIN, TRAIN, EVALUATION, EVALUATION] * 2
     stage = Stage(recording_of(recorded))
-    # WHEN the script that was recorded is played
+    # WHEN the recorded script is replayed
     for _ in range(2):
         for _ in range(2):
             train(stage)
@@ -105,7 +105,7 @@ def test_validation_replays_recorded_validation_steps_and_repeats_them() -> None
         for _ in range(2):
             evaluate(stage)
         exhaust(stage)
-    # THEN each step takes its own recorded step's time, and all kernels are the recorded ones
+    # THEN each step takes the time of its own recorded step, and all kernels are the recorded ones
     assert kinds(stage) == "WSEE" + "SSEE"
     assert [row for _, _, row in stage.log.steps] == list(range(8))
     assert durations_us(stage) == [450, 450, 110, 110] * 2
@@ -118,7 +118,7 @@ def test_validation_replays_recorded_validation_steps_and_repeats_them() -> None
     assert played[16:] == played[:16]
 
 
-def test_steps_in_which_something_was_compiled_are_warm_up_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_with_a_compilation_are_warm_up_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     compilations = [90]
     monkeypatch.setattr(step_tracker, "COMPILE_NS", compilations)
     stage = Stage(recording_of([TRAIN] * 3))
@@ -130,8 +130,8 @@ def test_steps_in_which_something_was_compiled_are_warm_up_steps(monkeypatch: py
 
 
 def test_a_batch_loaded_without_gradients_gets_the_copy_time_of_evaluation_steps() -> None:
-    """GIVEN the epochs above WHEN validation runs under no_grad THEN each copy takes the time of its own kind of step: 8 or 4
-    us."""
+    """GIVEN two epochs of training and validation WHEN validation runs under no_grad THEN each copy takes 8 us in training and
+    4 us in validation, as recorded."""
     stage = Stage(recording_of([TRAIN, TRAIN, EVALUATION, EVALUATION] * 2))
     grads = True
     stage.simulator.tracker.grads_enabled = lambda: grads
@@ -179,7 +179,7 @@ def test_unrecorded_evaluation_steps_take_training_times_up_to_the_loss(grain: s
 
 
 def test_an_evaluation_step_takes_no_time_for_forward_passes_that_it_does_not_make() -> None:
-    # GIVEN a recording that accumulates the gradients of two batches
+    # GIVEN a recording that accumulates the gradients of two batches in each step
     twice = [("forward", 0, 100), ("backward", 100, 200), ("forward", 200, 300), ("backward", 300, 400)]
     phases = [*twice, ("optimizer", 400, 450)]
     stage = Stage(phase_grained(make_recording(phases, [], steps=2)))
@@ -219,7 +219,7 @@ def test_inference_with_gradients_enabled_takes_one_forward_pass_per_batch() -> 
         evaluate(stage, grad=True)
     exhaust(stage)
     assert kinds(stage) == "E" * 5
-    # THEN all but the second copy, which came before it was known that the first step was over and had only one
+    # THEN all copies count except the second one. This copy came before the first step was known to have only one copy
     assert stage.simulator.stats.charged_ns[Origin.PHASE] == (5 * 80 + 4 * 20) * US
 
 
@@ -234,7 +234,8 @@ def test_an_inference_recording_can_be_replayed_by_inference_and_by_training() -
 
 
 def test_ops_before_the_first_module_call_take_the_times_of_the_recorded_kind_of_step() -> None:
-    """GIVEN alternating training and evaluation, as in reinforcement learning, and an op before each call of the model."""
+    """GIVEN alternating training and evaluation, with an op before each call of the model. Reinforcement learning runs in this
+    way."""
     passes = [("forward", 0, 60), ("backward", 60, 90), ("optimizer", 90, 100)]
     recorded = [
         (StepKind.STEADY, passes, [Op("aten::sub", 2, 4, kernel=(6, 7)), Op("aten::mm", 20, 5, kernel=(25, 9))]),
@@ -250,13 +251,13 @@ def test_ops_before_the_first_module_call_take_the_times_of_the_recorded_kind_of
             stage.within("optimizer")
             stage.simulator.tracker.optimizer_stepped(stage.thread, True)
         else:
-            stage.module()  # ends the evaluation
+            stage.module()  # This call ends the evaluation.
     assert [row["duration_ns"] // US for row in stage.log.device] == [7, 9, 5, 8] * 3
 
 
 def test_a_step_can_become_an_evaluation_step_again_if_the_recording_has_one() -> None:
-    """GIVEN a recording of one evaluation step WHEN the script's step first looks like training, and then like evaluation THEN
-    its ops take the times of the evaluation."""
+    """GIVEN a recording with one evaluation step WHEN a step looks like training at first, and later like evaluation THEN its
+    ops take the times of the evaluation."""
     passes = [("forward", 0, 60), ("backward", 60, 90), ("optimizer", 90, 100)]
     trained = (StepKind.STEADY, passes, [Op("aten::mm", 2, 4, kernel=(6, 7))])
     evaluated = (StepKind.EVALUATION, passes[:1], [Op("aten::mm", 2, 4, kernel=(6, 5))])
@@ -274,7 +275,7 @@ def test_a_step_can_become_an_evaluation_step_again_if_the_recording_has_one() -
 
 
 def test_a_module_called_without_gradients_in_a_training_step_takes_training_times() -> None:
-    """GIVEN a recording with evaluation, and training that calls a teacher without gradients before its model."""
+    """GIVEN a recording with evaluation, and a training step that calls a teacher without gradients before its model."""
     passes = [("forward", 0, 60), ("backward", 60, 90), ("optimizer", 90, 100)]
     trained = [Op("aten::mm", 2, 4, kernel=(6, 7)), Op("aten::addmm", 20, 5, kernel=(25, 9))]
     evaluated = (StepKind.EVALUATION, passes[:1], [Op("aten::addmm", 2, 4, kernel=(6, 5))])
@@ -287,12 +288,13 @@ def test_a_module_called_without_gradients_in_a_training_step_takes_training_tim
         for phase in ("backward", "optimizer"):
             stage.within(phase)
         stage.simulator.tracker.optimizer_stepped(stage.thread, True)
-    assert [row["duration_ns"] // US for row in stage.log.device[-4:]] == [7, 9] * 2  # the first step may be evaluation
+    # The first step may be an evaluation step, so only the next two count.
+    assert [row["duration_ns"] // US for row in stage.log.device[-4:]] == [7, 9] * 2
 
 
 def test_ops_before_a_step_is_known_to_be_evaluation_take_their_time_once() -> None:
-    # GIVEN a script that normalizes a batch before it calls the model, which both kinds of recorded steps do WHEN the script
-    # does not begin with validation as in the recording
+    # GIVEN a script that normalizes each batch before it calls the model. The recorded steps of both kinds also do this WHEN
+    # the script begins with training, but the recording begins with validation
     normalise = Op("aten::sub", 62, 4, kernel=(66, 5))
     trained = [*TRAIN_OPS[:1], Op("aten::sub", 121, 4, kernel=(126, 6)), *TRAIN_OPS[1:]]
     evaluated = [*EVALUATION_OPS[:1], normalise, *EVALUATION_OPS[1:]]
@@ -301,7 +303,7 @@ def test_ops_before_a_step_is_known_to_be_evaluation_take_their_time_once() -> N
     train(stage)
     exhaust(stage)
     before = len(stage.log.device)
-    # WHEN the first batch of validation is taken for one of training until the model is called
+    # WHEN the first validation batch looks like a training batch until the model is called
     stage.within("loader", wait_us=50)
     stage.within("h2d", "aten::copy_")
     stage.op("aten::sub")
@@ -309,7 +311,7 @@ def test_ops_before_a_step_is_known_to_be_evaluation_take_their_time_once() -> N
     stage.op("aten::mm")
     stage.op("aten::relu")
     exhaust(stage)
-    # THEN what was played stays, the rest is validation's, and each op is charged once
+    # THEN ops before that keep their training times, later ops take validation times, and each op is charged once
     assert [row["duration_ns"] // US for row in stage.log.device[before:]] == [8, 6, 20, 9]
     assert stage.log.steps[1][2] == 0
     assert stage.simulator.stats.missing == {}
@@ -327,12 +329,12 @@ def test_a_step_that_looked_like_evaluation_can_become_a_training_step() -> None
 
 
 def test_steps_with_accumulated_gradients_and_two_optimizers_match_recorded_steps() -> None:
-    # GIVEN a recording and a script in which the second of two optimizers steps within the next step
+    # GIVEN a recording and a script with two optimizers, the second of which steps at the start of the next step
     phases: RecordedPhases = [("optimizer", 0, 20), ("forward", 20, 100), ("backward", 100, 200), ("optimizer", 200, 250)]
     stage = Stage(phase_grained(make_recording(phases, [], steps=3)))
     tracker = stage.simulator.tracker
     for _ in range(3):
-        for batch in range(2):  # of one step
+        for batch in range(2):  # Each step has two batches.
             stage.module()
             stage.op("aten::mm")
             if not batch:
@@ -340,12 +342,12 @@ def test_steps_with_accumulated_gradients_and_two_optimizers_match_recorded_step
             stage.within("backward")
         stage.within("optimizer")
         tracker.optimizer_stepped(stage.thread, True)
-        stage.within("optimizer")  # the second one's step ends nothing
+        stage.within("optimizer")  # The second optimizer's step ends no step.
     assert kinds(stage) == "WSS"
 
 
 def test_a_step_with_fewer_backward_passes_takes_no_time_for_the_missing_ones() -> None:
-    # GIVEN a step of two batches, of which the script's steps have one
+    # GIVEN recorded steps of two batches, and a script whose steps have one batch
     batch: RecordedPhases = [("forward", 0, 100), ("backward", 100, 300)]
     phases = [*batch, *((name, start + 300, end + 300) for name, start, end in batch), ("optimizer", 600, 650)]
     stage = Stage(phase_grained(make_recording(phases, [], steps=2)))
@@ -387,8 +389,8 @@ def test_a_module_called_in_a_backward_pass_or_a_loader_does_not_end_a_step() ->
 
 @pytest.mark.parametrize(("of_graph", "took_us"), [(True, 50), (False, 20)])
 def test_a_training_step_can_launch_a_graph_captured_without_gradients(of_graph: bool, took_us: int) -> None:
-    """GIVEN recorded training and evaluation WHEN a module is called without gradients THEN its ops take the times of
-    evaluation, unless the launch of a CUDA graph repeats the call while gradients are enabled."""
+    """GIVEN recorded training and evaluation WHEN a module is called without gradients THEN its ops take evaluation times. If
+    a CUDA graph repeats the call while gradients are enabled, the ops take training times."""
     stage = Stage(recording_of([EVALUATION, TRAIN, TRAIN]))
     tracker = stage.simulator.tracker
     tracker.grads_enabled = lambda: True
@@ -401,8 +403,8 @@ def test_a_training_step_can_launch_a_graph_captured_without_gradients(of_graph:
 
 
 def test_a_step_is_evaluation_if_only_recorded_evaluation_launches_its_graph() -> None:
-    """GIVEN an evaluation that launches a CUDA graph WHEN the script launches the graph while gradients are enabled THEN the
-    step takes the times of the evaluation."""
+    """GIVEN a recorded evaluation that launches a CUDA graph WHEN the script launches the graph while gradients are enabled
+    THEN the step takes the times of the evaluation."""
     evaluation = [Op("cudaGraphLaunch", 70, 10, kernel=(75, 20), shapes=())]
     trace = recording_of([TRAIN, (StepKind.EVALUATION, EVALUATION_PHASES, evaluation), TRAIN])
     trace.host.dtypes[trace.host.name == trace.strings.find("cudaGraphLaunch")] = NONE
@@ -424,7 +426,7 @@ CLEAN: tuple[StepKind, RecordedPhases, list[Op]] = (StepKind.STEADY, CLEAN_PHASE
 
 
 def with_marks(trace: Trace) -> Trace:
-    """Give the steps without the profiler times on the device, as the recorder writes them."""
+    """Return the trace with device times for the phases of steps without the profiler. The recorder writes these times."""
     phases = trace.phases
     clean = trace.steps.kind[phases.step] != StepKind.PROFILED
     clean &= phases.name != trace.strings.find("loader")
@@ -462,8 +464,8 @@ def train_with(stage: Stage, shape: tuple[int, int], copied: tuple[int, int]) ->
 
 @pytest.mark.parametrize("first_differs", ["h2d", "forward"])
 def test_a_step_takes_the_times_of_the_recorded_step_with_the_same_shapes(first_differs: str) -> None:
-    """GIVEN a recorded step with batches of 4 and one with batches of 8 WHEN the script's batches are 8, 4, 4, 8 and 16 THEN
-    each of the first four steps takes the recorded step with its batch size, and the last step scales recorded times."""
+    """GIVEN a recorded step with batch 4 and another with batch 8 WHEN the script has a batch of one of these sizes THEN it
+    takes the recorded step with this size. A batch of 16 takes scaled times."""
     copied = (8, 4) if first_differs == "h2d" else (4, 4)
     large = [
         Op("aten::copy_", 102, 10, kernel=(106, 8), shapes=(copied,)),
@@ -485,8 +487,8 @@ def test_a_step_takes_the_times_of_the_recorded_step_with_the_same_shapes(first_
 
 
 def test_a_step_with_a_phase_takes_the_recorded_step_that_has_this_phase() -> None:
-    """GIVEN a recorded step that fills no gradients, and one that does WHEN each step of the script fills them THEN all take
-    the second step's times, and no op is estimated."""
+    """GIVEN two recorded steps, of which only the second clears gradients WHEN each step of the script clears gradients THEN
+    all steps take the second recorded step. No op is estimated."""
     filling = [*TRAIN_PHASES[1:3], ("zero_grad", 200, 220), ("backward", 220, 400), TRAIN_PHASES[-1]]
     ops = [*TRAIN_OPS[:3], Op("aten::zero_", 202, 10, kernel=(219, 7)), *TRAIN_OPS[3:]]
     stage = Stage(recording_of([(StepKind.PROFILED, TRAIN_PHASES[1:], TRAIN_OPS), (StepKind.PROFILED, filling, ops)]))
@@ -498,8 +500,8 @@ def test_a_step_with_a_phase_takes_the_recorded_step_that_has_this_phase() -> No
 
 
 def test_a_step_with_new_shapes_takes_the_recorded_step_with_the_most_similar_shapes() -> None:
-    """GIVEN a recorded step with batches of 4 and one with batches of 16 WHEN the script's batches are 14, 5, 5 and 14 THEN the
-    larger ones take the times of the second step, and the smaller ones those of the first step."""
+    """GIVEN a recorded step with batch 4 and another with batch 16 WHEN the script has batches of 14 and 5 THEN batches of 14
+    take the times of batch 16, and batches of 5 take the times of batch 4."""
     large = [*(replace(op, shapes=((16, 4),)) for op in TRAIN_OPS[:-1]), TRAIN_OPS[-1]]
     phases = TRAIN_PHASES[1:]
     stage = Stage(recording_of([(StepKind.PROFILED, phases, TRAIN_OPS), (StepKind.PROFILED, phases, large)]))
@@ -520,7 +522,7 @@ def test_profiled_host_times_are_scaled_to_clean_steps_but_device_times_are_not(
     start_ns = stage.log.steps[0][0]
     rows = stage.log.device
     assert [row["duration_ns"] // US for row in rows] == [8, 50, 30, 100, 10]
-    # mm: its launch call ends 12 us after the start of the profiled forward pass, and it starts 6 us later
+    # The launch of mm ends 12 us after the start of the profiled forward pass. Its kernel starts 6 us later.
     assert rows[1]["start_ns"] - start_ns == pytest.approx((120 + 6 + 6) * US, abs=1)
     assert rows[3]["start_ns"] - start_ns == pytest.approx((160 + 0.9 * 21 + 7) * US, abs=29 * US)
 
@@ -529,7 +531,7 @@ def test_merged_ranks_keep_separate_host_scales() -> None:
     trace = with_marks(recording_of([CLEAN, PROFILED]))
     trace.runs = {0: Run(host_scale={"forward": 0.5}), 1: Run(host_scale={"forward": 0.1})}
     assert Stage(trace).recording.steps[1].segments["forward", 0].host_ns == 40 * US
-    # WHEN a file has impossible values THEN times are not scaled by them
+    # WHEN a file has impossible scales THEN times are not scaled
     for scale in (float("nan"), -1.0, 0.0):
         trace.runs = {0: Run(host_scale={"forward": scale})}
         assert Stage(trace).recording.steps[1].segments["forward", 0].host_ns == 80 * US
@@ -559,8 +561,8 @@ def test_a_recorded_wait_for_data_is_not_replayed_as_gpu_time() -> None:
 
 
 def test_a_phase_without_recorded_device_time_gets_none_in_a_replay() -> None:
-    """GIVEN a forward pass whose CUDA graph also did the work of backward, so that backward took 2 ms on the host and no time
-    on the device WHEN a script calls an op in backward THEN the op is not estimated: the device has 10 ms of forward alone."""
+    """GIVEN a CUDA graph in the forward pass that also did the work of the backward pass WHEN a script calls an op in the
+    backward pass THEN the op is not estimated. The device works only for the 10 ms of the forward pass."""
     trace = phase_recording({"forward": 10, "backward": 2}, steps=2)
     of_backward = trace.phases.name == trace.strings.find("backward")
     trace.phases.device_start_ns[of_backward] = trace.phases.device_end_ns[of_backward]
@@ -575,13 +577,13 @@ def test_a_phase_without_recorded_device_time_gets_none_in_a_replay() -> None:
 
 @pytest.mark.parametrize(("since_us", "lasts_us"), [(7, 100), (40, 120)])
 def test_with_recorded_waits_a_batch_wait_and_the_time_after_it_have_recorded_lengths(since_us: int, lasts_us: int) -> None:
-    # GIVEN a loader phase of 100 us, in which the batch was there after 80
+    # GIVEN a recorded loader phase of 100 us that got its batch after 80 us
     trace = recording_of([TRAIN] * 2)
     trace.batches = Batches.of(
         rank=[0, 0], loader=[0, 0], kind=[BatchKind.WAIT] * 2, start_ns=trace.steps.start_ns, duration_ns=[80 * US] * 2
     )
     stage = Stage(trace, pad_loader=True)
-    # WHEN this machine has it after 3, and the script needs some time until its copy
+    # WHEN this machine has the batch after 3 us, and the script then needs some time until its copy
     began_ns = stage.clock.time_ns
     stage.within("loader", wait_us=3)
     assert stage.clock.time_ns - began_ns == 80 * US
@@ -592,7 +594,7 @@ def test_with_recorded_waits_a_batch_wait_and_the_time_after_it_have_recorded_le
     stage.within("backward", "aten::mm_backward")
     stage.within("optimizer", "aten::add_")
     stage.simulator.tracker.optimizer_stepped(stage.thread, True)
-    # THEN the phase is as recorded, unless that was longer
+    # THEN the phase is as long as recorded, or longer if the script needed longer
     name, start_ns, end_ns, _, _ = stage.log.phases[0]
     assert (name, (end_ns - start_ns) / US) == ("loader", lasts_us)
 
@@ -600,9 +602,8 @@ def test_with_recorded_waits_a_batch_wait_and_the_time_after_it_have_recorded_le
 @pytest.mark.parametrize("grain", ["phase", "kernel"])
 @pytest.mark.parametrize("counted", ["other", "h2d"])
 def test_preparing_a_batch_before_the_copy_takes_its_time_once(counted: str, grain: str) -> None:
-    """GIVEN steps of 200 ms of preparing, 1 ms of h2d, 10 ms of forward and 1 ms of optimizer, where the recording counts the
-    200 ms as "other", or in h2d as older recordings did WHEN the script prepares its batches for 200 ms as well THEN its steps
-    take 212 ms."""
+    """GIVEN recorded steps of 212 ms, of which 200 ms prepare the batch WHEN the script also prepares each batch for 200 ms
+    THEN its steps take 212 ms. Older recordings count the preparation in the phase h2d, and newer ones in the phase "other"."""
     phases_ms = {"other": 200, "h2d": 1, "forward": 10} if counted == "other" else {"h2d": 201, "forward": 10}
     trace = phase_recording({**phases_ms, "optimizer": 1}, steps=3)
     if grain == "kernel":
@@ -629,7 +630,7 @@ def test_the_warm_up_step_of_the_profiler_is_not_replayed() -> None:
 
 
 def test_a_phase_grained_replay_takes_the_times_of_clean_steps() -> None:
-    # GIVEN a recording whose profiler saw no kernels
+    # GIVEN a recording whose profiled step has no kernels
     stage = Stage(phase_grained(recording_of([(StepKind.WARMUP, TRAIN_PHASES, []), CLEAN, PROFILED, CLEAN])))
     for _ in range(4):
         train(stage)
@@ -659,7 +660,7 @@ def reading(trace: Trace) -> tuple[VirtualGpu, FakeClock]:
 
 
 def test_values_come_from_the_recorded_step_at_the_same_position() -> None:
-    # GIVEN two epochs of a clean and a profiled step and a batch of validation, each of which read a value
+    # GIVEN two epochs, each with a clean, a profiled and a validation step. Each step has read a value
     trace = with_marks(recording_of([CLEAN, PROFILED, EVALUATION] * 2))
     trace.values = Values.of(
         rank=[0] * 6, step=range(6), read=range(6), op=[0] * 6, dtype=[0] * 6, value=[9.0, 8.0, 0.5, 7.0, 6.0, 0.25]
@@ -682,7 +683,7 @@ def test_values_come_from_the_recorded_step_at_the_same_position() -> None:
         gpu.steps.leave_phase("loader")
         gpu.steps.loader_exhausted()
     assert seen == [[9.0], [8.0], [0.5], [7.0], [6.0], [0.25]]
-    # AND beyond the recording, those of the steps that drive
+    # AND steps beyond the recording read the values of the recorded steps that they repeat
     gpu.steps.enter_phase("backward")
     assert gpu.values.read(item, 0, 1) == [6.0]
 
@@ -693,7 +694,8 @@ def test_a_read_before_the_step_kind_is_known_gets_a_recorded_value() -> None:
     gpu, _ = reading(trace)
     item = OpSignature("aten::_local_scalar_dense", ((),), ("float32",))
     gpu.steps.optimizer_stepped(True)
-    assert gpu.values.read(item, 0, 1) == [2.0]  # the loss of the step before, printed after it
+    # This value is the loss of the previous step, which the script prints after the step.
+    assert gpu.values.read(item, 0, 1) == [2.0]
     gpu.steps.module_called(id(trace), False)
     assert gpu.values.read(item, 0, 1) is None
     assert gpu.simulator.tracker.row_of_values != NONE
@@ -709,7 +711,8 @@ def test_a_script_without_gpu_work_takes_no_recorded_gpu_time() -> None:
 
 
 def test_a_different_model_takes_no_recorded_phase_times_but_estimates() -> None:
-    """GIVEN a recording of phases that says what was trained WHEN the script trains another model."""
+    """GIVEN a recording of phases that contains the size of its model WHEN the script trains another model THEN all times are
+    estimated."""
     trace = phase_grained(recording_of([TRAIN, TRAIN]))
     trace.workload = WorkloadSignature(parameters=11_689_512, inputs=(InputTensor((128, 3, 224, 224), "float32"),))
     for parameters, phase_share in ((11_689_512, 1.0), (72, 0.0)):
@@ -720,7 +723,7 @@ def test_a_different_model_takes_no_recorded_phase_times_but_estimates() -> None
         charged = stage.simulator.stats.charged_ns
         assert charged[Origin.PHASE] == phase_share * (sum(charged.values()))
         assert sum(charged.values()) > 0
-    # WHEN that becomes known within a phase, at the call of the model THEN that phase is not charged either
+    # WHEN the other model is detected within a phase, at the model call THEN this phase takes no recorded time either
     stage = Stage(trace)
     stage.simulator.tracker.enter(stage.thread, "backward")
     stage.op("aten::mm")
@@ -734,7 +737,7 @@ def charged(stage: Stage) -> dict[int, int]:
 
 
 def _pass(start_us: int) -> list[Op]:
-    """One pass of a model of two ops, with its batch copied before."""
+    """Return the ops of one pass of a model with two ops. The batch is copied before them."""
     return [
         Op("aten::copy_", start_us, 5, kernel=(start_us + 4, 4)),
         Op("aten::mm", start_us + 20, 10, kernel=(start_us + 25, 20)),
@@ -752,7 +755,7 @@ def _infer(stage: Stage, *, grad: bool) -> None:
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_each_inference_pass_is_a_step_that_begins_with_its_copy(grad: bool) -> None:
-    # GIVEN a recording of which each step is one pass WHEN a script without loader and optimizer is played
+    # GIVEN a recording whose steps are single passes WHEN a script without loader and optimizer is replayed
     one = (StepKind.EVALUATION, [("h2d", 0, 10), ("forward", 10, 60)], _pass(0))
     stage = Stage(recording_of([one] * 3), optimizers=Optimizers())
     for _ in range(4):
@@ -765,11 +768,11 @@ def test_each_inference_pass_is_a_step_that_begins_with_its_copy(grad: bool) -> 
 
 
 def test_a_replayed_inference_step_has_as_many_forward_passes_as_the_recorded_one() -> None:
-    # GIVEN a recording in which each step is a whole generation of three passes
+    # GIVEN a recording whose steps each generate text in three passes
     ops = [op for start in (0, 60, 120) for op in _pass(start)]
     whole = (StepKind.EVALUATION, [("h2d", 0, 10), ("forward", 10, 180)], ops)
     stage = Stage(recording_of([whole, whole]), optimizers=Optimizers())
-    # WHEN the script makes six passes THEN these are two steps, and no pass is played for another one
+    # WHEN the script makes six passes THEN the passes form two steps, and each pass takes the time of one recorded pass
     for _ in range(6):
         _infer(stage, grad=False)
     stage.simulator.tracker.stop(stage.thread)
@@ -792,7 +795,7 @@ def test_a_script_that_stops_within_its_first_step_waits_for_the_gpu() -> None:
     stage = Stage(recording_of([TRAIN]))
     stage.within("h2d", "aten::copy_")
     stage.module()
-    stage.op("aten::mm")  # its kernel of 50 µs ends after the call of 20 µs
+    stage.op("aten::mm")  # The kernel of 50 µs ends after its call of 20 µs.
     ended_ns = stage.simulator.scheduler.work_end_ns(0)
     assert stage.thread.host_ns < ended_ns
     stage.simulator.tracker.stop(stage.thread)
@@ -800,8 +803,8 @@ def test_a_script_that_stops_within_its_first_step_waits_for_the_gpu() -> None:
 
 
 def test_an_op_before_the_batch_is_copied_does_not_begin_a_recorded_phase() -> None:
-    """GIVEN recorded phases h2d of 10 ms and forward of 40 ms WHEN the script runs an op before it copies the batch THEN each
-    step enters both phases, and takes 55 ms with the optimizer."""
+    """GIVEN recorded phases of 10, 40 and 5 ms WHEN the script runs an op before it copies the batch THEN each step still has
+    all three phases, and takes 55 ms."""
     stage = Stage(phase_recording({"h2d": 10, "forward": 40, "optimizer": 5}, steps=3))
     for _ in range(3):
         stage.op("aten::index_put_")
@@ -816,8 +819,8 @@ def test_an_op_before_the_batch_is_copied_does_not_begin_a_recorded_phase() -> N
 
 
 def test_later_batches_of_inference_may_have_other_sizes_than_the_first() -> None:
-    """GIVEN a recorded program that does not train and whose first input is 1x16 WHEN a script's first input is 1x16 and the
-    second is 1x17 THEN the script is the recorded program. WHEN the first input is 1x17 THEN it is another program."""
+    """GIVEN a recorded inference program whose first input is 1x16 WHEN the first input of a script is 1x16 THEN the script is
+    the recorded program, even if its second input is 1x17. WHEN the first input is 1x17 THEN the script is another program."""
     model = torch.nn.Linear(2, 2)
 
     def is_same(*lengths: int) -> list[bool]:
@@ -838,9 +841,8 @@ def test_later_batches_of_inference_may_have_other_sizes_than_the_first() -> Non
 
 @pytest.mark.parametrize(("trained", "is_same"), [(32, True), (16, False)])
 def test_validation_before_training_may_have_another_batch_size_than_training(trained: int, is_same: bool) -> None:
-    """GIVEN a recorded program that has no optimizer, and trains with batches of 32 WHEN a script first validates with a batch
-    of 128, and then trains THEN it is the recorded program if it trains with batches of 32. During validation, only the models
-    are compared."""
+    """GIVEN a recorded program that trains with batches of 32 WHEN a script validates with a batch of 128, and then trains
+    with batches of 32 THEN the script is the recorded program. During validation, only the models are compared."""
     model, observer, script = torch.nn.Linear(2, 2), WorkloadObserver(), WorkloadObserver()
     observer.module_called(model, [((32, 2), "float32")])
     observer.step_ended(is_evaluation=False)
@@ -849,7 +851,7 @@ def test_validation_before_training_may_have_another_batch_size_than_training(tr
         script.module_called(validated, [((128, 2), "float32")])
         assert check.is_same(evaluates=True) is is_recorded
         script.step_ended(is_evaluation=True)
-    assert check.is_same(evaluates=False)  # while the first batch is loaded for training
+    assert check.is_same(evaluates=False)  # The first training batch is being loaded.
     script.module_called(model, [((trained, 2), "float32")])
     assert check.is_same(evaluates=False) is is_same
     script.step_ended(is_evaluation=False)

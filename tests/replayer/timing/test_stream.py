@@ -1,4 +1,4 @@
-"""Stream arithmetic against a brute-force reading of CUDA's rules."""
+"""Tests that the simulated streams follow CUDA's rules, which the tests check for each item of work."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_recording_of_a_real_gpu_shows_the_depth_of_its_launch_queue(shared_tr
     assert pending.max() == LAUNCH_QUEUE_DEPTH
     full = pending == LAUNCH_QUEUE_DEPTH
     assert full.sum() > 1_000
-    # The host is blocked in such a launch: the slowest ones are all among them.
+    # A launch into a full queue blocks the host, so nearly all slow launches found a full queue.
     slow = (calls[1] - calls[0]) > 100_000
     assert slow.sum() > 300 and (pending[slow] >= LAUNCH_QUEUE_DEPTH - 3).mean() > 0.9
 

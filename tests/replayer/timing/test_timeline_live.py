@@ -1,6 +1,6 @@
-"""If a replay is watched, it writes each step to its file soon after the step's end.
+"""Tests that a watched replay writes each step to its file soon after the step's end.
 
-Otherwise, it writes the steps of a second at once.
+A replay that nobody watches writes the steps of a second together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from traces.model.trace import Trace
 
 
 class Watched:
-    """A timeline whose file is read while it is written. Steps end when `now_ns` says."""
+    """A timeline whose file is read while it is written. The steps end at `now_ns`."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, *, live: bool) -> None:
         self.now_ns = 0
@@ -68,7 +68,7 @@ def test_a_killed_replay_loses_only_its_last_second(tmp_path: Path, monkeypatch:
     for ended_ns in (200_000_000, 900_000_000, 1_100_000_000, 1_200_000_000, 1_900_000_000):
         watched.now_ns = ended_ns
         watched.step()
-    # THEN the file has what was a second old at a step's end, and nothing of what came since
+    # THEN the file has the three steps that were written after one second, and no later step
     assert watched.seen(3) == 3
     watched.now_ns = 2_200_000_000
     watched.step()

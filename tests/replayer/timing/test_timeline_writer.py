@@ -1,4 +1,4 @@
-"""Rows of the timeline keep their order, however they come: one by one or as tables."""
+"""Tests that rows of the timeline keep their order, whether they are added one by one or as tables."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from traces.format.trace_file import TraceStream, load
 from traces.model.run import REPLAY, Run
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, HostSpans, Origin, StepKind, Trace
 
-# True adds a single row. A number adds a table of as many rows, and a negative number one that is made later. None takes all
-# rows.
+# True adds a single row. A positive number adds a table with this number of rows. A negative number adds a table that is made
+# later. None takes all rows.
 _DONE = st.lists(st.one_of(st.just(True), st.integers(-4, 4), st.none()))
 
 
@@ -54,14 +54,14 @@ def test_buffered_rows_keep_their_order(done: list[bool | int | None]) -> None:
 
 
 def test_closing_a_timeline_gives_up_if_the_disk_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # GIVEN a writing thread that hangs in the first write
+    # GIVEN a writing thread whose first write never ends
     monkeypatch.setattr("replayer.timing.timeline.timeline_writer._WRITES_WITHIN_S", 0.05)
     answers = threading.Event()
     stream = TraceStream(tmp_path / "replay.msgpack")
     monkeypatch.setattr(stream, "add_strings", lambda texts: answers.wait())
     timeline = TimelineWriter(stream, Trace())
     timeline.strings.add("relu")
-    # THEN flushing and closing end with an error that names the file
+    # THEN flushing and closing raise an error that names the file
     for end in (timeline.flush, timeline.close):
         with pytest.raises(TimeoutError, match=r"replay\.msgpack: the last rows were not written within 0\.05 s"):
             end(Trace())
@@ -108,8 +108,8 @@ def test_every_timeline_row_has_a_start_and_a_duration(tmp_path: Path) -> None:
 
 
 def test_watching_a_timeline_returns_only_rows_added_since_the_watch_began(tmp_path: Path) -> None:
-    """WHEN two batches of ops are written during the watch THEN a kernel's launch is its place in the watched ops, or NONE if
-    the op was added before."""
+    """The launch of a watched kernel is the place of its op among the watched ops. If the op was added before the watch, the
+    launch is NONE."""
     timeline = a_timeline(tmp_path / "replay.msgpack")
     name = timeline.strings.add("aten::mm")
 
@@ -134,7 +134,7 @@ def test_watching_a_timeline_returns_only_rows_added_since_the_watch_began(tmp_p
 def test_rows_are_written_early_if_there_are_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, under_way: int, most: int
 ) -> None:
-    """Within a range of the script, more rows are kept, because its ops must be written together."""
+    """Inside a range of the script, more rows are kept, because the ops of a range must be written together."""
     now_ns = [5]
     module = "replayer.timing.timeline.timeline_writer"
     monkeypatch.setattr(f"{module}.perf_counter_ns", lambda: now_ns[0])
@@ -155,44 +155,44 @@ def test_rows_are_written_early_if_there_are_many(
 
 
 def test_the_file_of_a_killed_process_has_the_current_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # GIVEN a timeline whose rows and header are due
+    # GIVEN a timeline whose rows and header have to be written
     monkeypatch.setattr("replayer.timing.timeline.timeline_writer._FLUSH_NS", 0)
     path = tmp_path / "replay.msgpack"
     timeline = a_timeline(path)
     timeline.header_of = lambda: Trace(runs={0: Run(REPLAY, "unix")})
-    # WHEN rows are handed over and the process is then killed
+    # WHEN the rows are written and the process is then killed
     timeline.hand_over_if_due()
     timeline.strings.add("aten::mm")
     timeline.hand_over_if_due()
     done = threading.Event()
     timeline._queue.put(done)
     assert done.wait(10)
-    # THEN the header in the file is the one of that time
+    # THEN the file has the header of that time
     assert load(path).runs[0].source == REPLAY
 
 
-_OPS = [[0, int(HostKind.OP), 0, start_ns, 10, NONE, NONE, NONE] for start_ns in (1_000, 2_000)]  # rows 100 and 101
+_OPS = [[0, int(HostKind.OP), 0, start_ns, 10, NONE, NONE, NONE] for start_ns in (1_000, 2_000)]  # These are rows 100 and 101.
 
 
 def _handed_over(tables: dict[str, list[list[int]]], memory_ops: list[int], nodes: list[int]) -> _HandedOver:
     written: dict[str, list[Column | DeferredRows]] = {name: [np.array(rows, np.int64)] for name, rows in tables.items()}
-    ops = UnresolvedOps(np.array(memory_ops), 0, 1_000, 0, 0, 1_000, 1_000)  # each op is its own row
+    ops = UnresolvedOps(np.array(memory_ops), 0, 1_000, 0, 0, 1_000, 1_000)  # Each op has one row.
     ranges = TakenRanges([], [(100, [1, 0])], 0)
     return _HandedOver([], written, 100, ranges, array("q", nodes), [ops])
 
 
 def test_memory_events_of_each_device_get_the_times_of_their_ops_in_order() -> None:
-    # GIVEN memory events before row 99, which was written earlier, 101, 100 and 102, which comes later
+    # GIVEN memory events of the ops in rows 99, 101, 100 and 102. Row 99 was written earlier, and row 102 is written later
     events = [[device, time_ns, 0, 0, 0, 0] for device, time_ns in ((0, 1_500), (0, 7), (1, 7), (1, 1_600))]
     latest_ns = {0: 1_700}
     tables = _handed_over({"host": _OPS, "memory": events}, [99, 101, 100, 102], []).matrices(latest_ns)
-    # THEN no time of a device is before an earlier one
+    # THEN the times of each device never decrease
     assert tables["memory"][:, 1].tolist() == [1_700, 2_000, 1_000, 1_600]
     assert latest_ns == {0: 2_000, 1: 1_600}
 
 
 def test_autograd_nodes_are_written_in_the_rows_of_their_ops() -> None:
-    # GIVEN ops 100 and 101, which were called in the other order, and the node of the first
+    # GIVEN ops 100 and 101, which were called in reverse order, and the autograd node of op 100
     host = _handed_over({"host": _OPS}, [], [100, 7, 3]).written({})["host"]
     assert isinstance(host, HostSpans)
     assert host.start_ns.tolist() == [1_000, 2_000] and host.duration_ns.tolist() == [10, 10]
@@ -201,7 +201,7 @@ def test_autograd_nodes_are_written_in_the_rows_of_their_ops() -> None:
 
 
 def test_a_module_call_is_written_around_its_ops() -> None:
-    # GIVEN a call of a module around ops 100 and 101
+    # GIVEN a call of a module that contains ops 100 and 101
     ranges = HostRanges()
     ranges.of_thread(0).extend((NAMED, ~6))
     ranges.assign_rows(100, 2)

@@ -1,4 +1,4 @@
-"""The timing rules of ops: examples by hand, invariants, and arrays compared with loops."""
+"""Tests the timing rules of ops with examples, with invariants, and by comparing arrays with loops."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SHORT_NS = st.integers(0, 1_000)
 @pytest.mark.parametrize(
     ("position_ns", "from_ns", "to_ns", "expected"),
     [
-        (40, 100, 130, (60, 30)),  # the host goes to the call, and spends its own time in it
-        (110, 100, 130, (0, 20)),  # begun within what was played before: only what goes beyond counts
-        (200, 100, 130, (0, 0)),  # wholly within it
+        (40, 100, 130, (60, 30)),  # The host advances to the call, and spends the call's own time.
+        (110, 100, 130, (0, 20)),  # The call began during earlier calls, so only the time after them counts.
+        (200, 100, 130, (0, 0)),  # The call lies completely within earlier calls.
         (100, 100, 100, (0, 0)),
     ],
 )
@@ -30,7 +30,7 @@ def test_host_time_is_split_into_time_before_and_during_an_op(
 
 @given(st.lists(st.tuples(NS, NS).map(sorted)))
 def test_a_phase_never_takes_more_than_its_recorded_host_time(calls: list[list[int]]) -> None:
-    """In any order of calls, their times add up to the furthest recorded position that they reach."""
+    """In any order of calls, the sum of their times is the furthest recorded position that they reach."""
     position_ns = spent_ns = 0
     for from_ns, to_ns in calls:
         advance_ns, own_ns = host_times(position_ns, from_ns, to_ns)
@@ -43,9 +43,9 @@ def test_a_phase_never_takes_more_than_its_recorded_host_time(calls: list[list[i
 @pytest.mark.parametrize(
     ("host_ns", "advance_ns", "called_ns", "room_ns", "expected"),
     [
-        (1_000, 60, 1_010, 0, 1_060),  # at the recorded pace
-        (1_000, 60, 1_100, 0, 1_100),  # a script that is slower than the recorded one
-        (1_000, 60, 1_010, 5_000, 5_000),  # the launch queue is full until then
+        (1_000, 60, 1_010, 0, 1_060),  # The script runs at the recorded pace.
+        (1_000, 60, 1_100, 0, 1_100),  # The script is slower than the recorded one.
+        (1_000, 60, 1_010, 5_000, 5_000),  # The launch queue is full until 5 000 ns.
     ],
 )
 def test_a_call_starts_no_earlier_than_recorded_or_called_and_needs_room_in_the_queue(
@@ -57,9 +57,9 @@ def test_a_call_starts_no_earlier_than_recorded_or_called_and_needs_room_in_the_
 @pytest.mark.parametrize(
     ("launch_ns", "latency_ns", "ready_ns", "gap_ns", "duration_ns", "expected"),
     [
-        (1_070, 5, 1_100, 1, 50, 1_151),  # behind other work: its gap counts
-        (1_070, 5, 1_000, 1, 50, 1_125),  # on an idle stream: its launch's latency counts
-        (1_070, 5, 1_070, 5, 0, 1_075),  # nothing to do still takes its place in the queue
+        (1_070, 5, 1_100, 1, 50, 1_151),  # The kernel runs after other work, so its gap counts.
+        (1_070, 5, 1_000, 1, 50, 1_125),  # The stream is idle, so the latency of the launch counts.
+        (1_070, 5, 1_070, 5, 0, 1_075),  # Work without duration also takes a place in the queue.
     ],
 )
 def test_a_kernel_starts_after_its_launch_and_after_earlier_work_on_its_stream(
