@@ -1,6 +1,6 @@
-"""Tests of patched torch run in forks of one warm interpreter that has the surfaces installed: see warm.py.
+"""Runs the tests of patched torch in forks of one warm interpreter that has the surfaces installed (see warm.py).
 
-These are all tests below the folders of `WARM_FOLDERS`, and those marked `warm`.
+These tests are all tests in the folders `WARM_FOLDERS`, and the tests marked `warm`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WARM_FOLDERS = (HERE / "surfaces", HERE / "tensor", HERE / "ops")
 
 
 class Warm:
-    """The interpreter, started at its first test."""
+    """Controls the warm interpreter, which is started at the first test that needs it."""
 
     def __init__(self, python: str) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -35,7 +35,7 @@ class Warm:
         )
 
     def run(self, file: Path, test: str, arguments: dict[str, object]) -> str:
-        """Return the traceback of a failed test, or ""."""
+        """Return the traceback of a failed test, or "" for a passed test."""
         assert self._process.stdin is not None and self._process.stdout is not None
         request = {"file": str(file), "test": test, "arguments": arguments}
         print(json.dumps(request), file=self._process.stdin, flush=True)
@@ -49,7 +49,7 @@ class Warm:
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Warm]:
-    # SURFACES_PYTHON: another interpreter to check the surfaces with, such as one with a CUDA build of torch.
+    # SURFACES_PYTHON is another interpreter for checking the surfaces, for example one with a CUDA build of torch.
     warm = Warm(os.environ.get("SURFACES_PYTHON", sys.executable))
     yield warm
     warm.stop()

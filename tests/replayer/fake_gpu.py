@@ -1,8 +1,8 @@
-"""A fake GPU with streams, events and phases, for the surfaces: time advances only if a test advances it.
+"""Contains a fake GPU with streams, events and phases, for tests of the surfaces. Time advances only if a test advances it.
 
     gpu = SurfaceGpu(devices=2)
-    gpu.work(gpu.stream(0), 5_000_000)      # 5 ms of kernels
-    gpu.synchronize_device(0)                       # gpu.now_ns is 5_000_000
+    gpu.work(gpu.stream(0), 5_000_000)  # runs kernels for 5 ms
+    gpu.synchronize_device(0)           # advances gpu.now_ns to 5_000_000
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ GIB = 1 << 30
 
 
 class SurfaceGpu(FakeGpu):
-    """The list `phases` logs "+name" and "-name" for the begin and end of phases, "step" for a step of the first optimizer,
-    and "exhausted" for loader_exhausted.
+    """The list `phases` logs "+name" at the begin of a phase and "-name" at its end. It logs "step" for a step of the first
+    optimizer, and "exhausted" for loader_exhausted.
 
     The list `modules` logs the ids of the outermost modules called, and whether gradients were enabled.
     """
@@ -39,7 +39,7 @@ class SurfaceGpu(FakeGpu):
         super().__init__(devices, capacity_bytes=16 * GIB)
         self.machine = Machine(cuda="10.2", cudnn=7605)
         self.phases: list[str] = []
-        self.ranges: list[str] = []  # "+" for each that begins, its name where it ends
+        self.ranges: list[str] = []  # Each range adds "+" when it begins and its name when it ends.
         self.modules: list[tuple[int, bool]] = []
         self.now_ns = 0
         self.assumes_sizes = False
@@ -49,7 +49,7 @@ class SurfaceGpu(FakeGpu):
         self.made_streams: list[VirtualStream] = []
         self.recording = SimpleNamespace(copy_method=CopyMethod.COPIES, regions=RecordedRegions())
         self.plays_peer_copies = True
-        self.simulator = SimpleNamespace(tracker=SimpleNamespace(number=0))  # of the current step
+        self.simulator = SimpleNamespace(tracker=SimpleNamespace(number=0))  # The number of the current step.
         for device in self.devices:
             recorded = Device(0, device.index, name, properties=DeviceProperties(**properties))
             device.name, device.properties = name, known_properties(recorded)

@@ -1,4 +1,5 @@
-"""A fake virtual GPU that logs launches, copies and reads, with a real allocator, trivial streams and no time."""
+"""Contains a fake virtual GPU that logs launches, copies and reads. Its allocator is real, its streams are trivial, and its
+work takes no time."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class FakeGpu:
         self.copies: list[tuple[OpSignature, str, int, int, bool]] = []
         self.reads: list[tuple[OpSignature, int, int]] = []
         self.answers: dict[str, list[float]] = {}
-        self.selections: dict[tuple[int, ...], int] = {}  # how much is found in a tensor of that shape
+        # Maps the shape of a tensor to the number of elements that a search finds.
+        self.selections: dict[tuple[int, ...], int] = {}
         self.assumed = AssumedValues(lambda: 0)
         self.blas = BlasWorkspaces(self.machine, [8] * devices)
         self._current = 0

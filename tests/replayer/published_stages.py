@@ -1,10 +1,10 @@
-"""The published times of the nn.DataParallel stages on two P100s, and the stage times of a replay."""
+"""Contains the published times of the nn.DataParallel stages on two P100s, and reads the stage times of a replay."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# (stage, GPU): milliseconds on the host and between CUDA events
+# Maps (stage, GPU) to milliseconds on the host and milliseconds between CUDA events.
 PUBLISHED_MS = {
     ("scatter", 0): (6.7, 6.7),
     ("replicate", 0): (6.2, 6.2),

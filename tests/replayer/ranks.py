@@ -1,7 +1,9 @@
-"""Runs several ranks in one test. The ranks are forks of the test's process, each has a virtual GPU, and they share a file
-store.
+"""Runs several ranks in one test. The ranks are forks of the test's process. Each rank has a virtual GPU, and all ranks share
+a file store.
 
-    traces = run_ranks(tmp, 2, body)    # body(rank) in each; what each played, by rank. A rank that fails fails the test.
+    traces = run_ranks(2, body)    # runs body(rank) in each rank, and returns the timeline of each rank
+
+If a rank fails, the test fails.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from traces.format.trace_file import TraceStream, load
 from traces.model.row_order import in_order
 from traces.model.trace import Device, Trace
 
-_CHILD_SECONDS = 240  # a rank that outlives the test would keep its interpreter waiting
+_CHILD_SECONDS = 240  # A rank that outlives its test would block the interpreter.
 
 
 def small_recording() -> Trace:
@@ -39,8 +41,8 @@ def small_recording() -> Trace:
 
 
 def begin(rank: int, size: int, folder: Path, trace: Trace, clock: Clock, timeout_s: float, backend: str) -> Path:
-    """Make this process rank `rank`: its GPU, of `size` visible ones, and its place in the group."""
-    warnings.filterwarnings("ignore", message=r"`torch.distributed|barrier\(\)")  # torch's own, to scripts
+    """Start rank `rank` in this process. The process gets a GPU, of `size` visible GPUs, and joins the group."""
+    warnings.filterwarnings("ignore", message=r"`torch.distributed|barrier\(\)")  # torch gives these warnings to every script.
     path = folder / f"replay-{rank}.msgpack"
     device = trace.devices[0]
     devices = [Device(0, i, device.name, 16 << 30, device.properties) for i in range(size)]
@@ -86,7 +88,8 @@ def run_ranks(
     fails: Callable[[int], bool] = lambda rank: False,
     clock: Callable[[], Clock] = VirtualClock,
 ) -> list[Trace]:
-    """Rank 0 is this process. Raises AssertionError with the tracebacks of the others that failed and should not have."""
+    """Run `body` on each rank, and return the timelines of the ranks. Rank 0 is this process. An AssertionError contains the
+    tracebacks of all ranks that failed unexpectedly."""
     recorded = trace if trace is not None else small_recording()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -81,16 +81,16 @@ class Log:
         self.strings_of = KeptBySignature(self._strings_of)
         self.device: list[dict[str, int]] = []
         self.phases: list[tuple[str, int, int, int, int]] = []
-        # Phase, name, thread, start, end, device, start and end there, origin.
+        # Each row has phase, name, thread, start, end, device, start and end on the device, and origin.
         self.parts: list[tuple[int, str, int, int, int, int, int, int, int]] = []
         self.steps: list[tuple[int, int, int]] = []
         self.kinds: list[int] = []
         self.host: list[tuple[int, ...]] = []
-        self.waits: list[tuple[int, int, int]] = []  # for the device: thread, start, end
+        self.waits: list[tuple[int, int, int]] = []  # Waits for the device: thread, start, end.
         self.memory_rows: list[tuple[int, ...]] = []
         self.ranges = HostRanges()
         self.nodes = array("q")
-        self.named: list[tuple[int, str, int, int]] = []  # ranges that the script names: thread, name, start, end
+        self.named: list[tuple[int, str, int, int]] = []  # Ranges that the script names: thread, name, start, end.
 
     @property
     def host_rows(self) -> int:
@@ -100,7 +100,7 @@ class Log:
         self.named.append((thread, name, start_ns, end_ns))
 
     def loader_wait(self, wait: LoaderWait) -> None:
-        """The script runs no profile."""
+        """Ignore the wait, because the script runs no profile."""
 
     def call(self, thread: int, name: str, start_ns: int, end_ns: int) -> int:
         self.waits.append((thread, start_ns, end_ns))
@@ -149,12 +149,13 @@ class Log:
 
 @dataclass
 class Op:
-    """Contains a recorded op: its host time, and its kernel (or None), launched `launch_us` after the start of the op."""
+    """Contains a recorded op: its host time, and its kernel or None. The kernel is launched `launch_us` after the start of the
+    op."""
 
     name: str
     start_us: int
     host_us: int
-    kernel: tuple[int, int] | None = None  # start, duration in us
+    kernel: tuple[int, int] | None = None  # The start and the duration in us.
     shapes: tuple[tuple[int, ...], ...] = ((4, 4),)
     launch_us: int = 1
     launch_host_us: int = 1
@@ -171,7 +172,8 @@ def make_recording(phases: RecordedPhases, ops: list[Op], *, steps: int = 1, per
 
 
 def recording_of(steps: list[tuple[StepKind, RecordedPhases, list[Op]]], *, period_us: int = 0) -> Trace:
-    """Like `recording`, but the steps differ. Each step begins when the previous step ends, or after `period_us`."""
+    """Return a recording like `make_recording`, but with different steps. Each step begins when the previous step ends, or
+    after `period_us`."""
     strings = Strings()
     host: list[dict[str, Any]] = []
     device: list[dict[str, Any]] = []
@@ -267,7 +269,7 @@ class Stage:
         self.recording = RecordedRun(trace, min(trace.ranks))
         if optimizers is None:
             optimizers = Optimizers()
-            optimizers.add(self)  # the script has one
+            optimizers.add(self)  # The script has one optimizer.
         config = ReplayConfig(strict=strict, loader="recorded" if pad_loader else "real")
         self.simulator = Simulator(self.recording, self.clock, self.log, optimizers, config)  # type: ignore[arg-type]
         self.thread = HostThread(0, self.clock.now_ns())
@@ -291,7 +293,7 @@ class Stage:
 
 
 def phase_recording(phases_ms: dict[str, int], steps: int = 2) -> Trace:
-    """A phase-grained recording: each step has these phases, one after another, on the host and on the device."""
+    """Return a phase-grained recording. In each step, these phases follow one another on the host and on the device."""
     phases, at_us = [], 0
     for name, ms in phases_ms.items():
         phases.append((name, at_us, at_us + ms * 1000))

@@ -1,4 +1,4 @@
-"""The start and the end of a replay in the script's process: options, steps, and waiting for other ranks."""
+"""Tests the start and the end of a replay in the script's process: options, steps, and waiting for other ranks."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def test_a_rank_waits_for_the_others_before_it_exits(
 ) -> None:
     assert _left(monkeypatch, [0, 0, 0]) == 0
     assert _left(monkeypatch, [10, 10, 10]) == 1
-    assert _left(monkeypatch, [0, 20, 45]) == 5  # each end gives the others 30 s more
+    assert _left(monkeypatch, [0, 20, 45]) == 5  # Each rank that ends gives the other ranks 30 s more.
     assert _left(monkeypatch, [], initialized=False) == 0
     assert capsys.readouterr().err == ""
-    assert _left(monkeypatch, [0]) == 4  # 30 s are not yet too long
+    assert _left(monkeypatch, [0]) == 4  # A rank gives up only after more than 30 s.
     assert capsys.readouterr().err == "trace: 2 of 3 ranks did not end within 30 s\n"
 
 

@@ -1,4 +1,4 @@
-"""What the errors of a replay say."""
+"""Tests the messages of replay errors."""
 
 from __future__ import annotations
 

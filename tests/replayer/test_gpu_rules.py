@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""benchmarks/gpu_rules.py: a sample's call on the CPU, and the comparison of two sets of answers."""
+"""Tests benchmarks/gpu_rules.py: how a sample is called on the CPU, and how two sets of answers are compared."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_sample_is_cast_and_moved_to_the_gpu() -> None:
     sample = Sample(leaves, spec, torch.float32)
     data, index, device = sample.on_gpu(torch.int64)
     assert (data.dtype, index.dtype, device) == (torch.int64, torch.int64, "cuda")
-    assert data.is_cuda and index.is_cuda and data.tolist() == [2, 3]  # absolute values, at most 3
+    assert data.is_cuda and index.is_cuda and data.tolist() == [2, 3]  # Samples become absolute values of at most 3.
     assert sample.tensors() == [0, 1]
     assert sample.run(lambda x, i, device: x.dtype, torch.float16) == torch.float16
 
@@ -62,7 +62,7 @@ def _no_gpu() -> None:
 
 
 def test_workers_that_cannot_use_the_gpu_end_the_run_and_say_why() -> None:
-    """The first worker is forked, and the second is a new interpreter. No more are started for one process."""
+    """The first worker is a fork, and the second is a new interpreter. After both have failed, no further worker is started."""
     asking = Asking([], "no operator", 1, _no_gpu, deadline=time.monotonic() + 200)
     asking.run(lambda: None)
     assert asking.failed_starts[0] == "RuntimeError: no GPU" and len(asking.failed_starts) == 2

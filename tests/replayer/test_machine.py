@@ -1,6 +1,7 @@
 # mypy: allow-untyped-calls
-"""Facts about the recorded machine, from torch through the recorder and the file to torch in a replay. Each of these facts was
-once lost because the writer and the reader of a dictionary used different keys. Runs in the warm interpreter."""
+"""Tests that facts about the recorded machine pass from torch through the recorder and the file to torch in a replay. Each of
+these facts was once lost because the writer and the reader of a dictionary used different keys. The tests run in the warm
+interpreter."""
 
 from __future__ import annotations
 
@@ -30,11 +31,12 @@ from traces.script.configuration import RecordConfig
 pytestmark = pytest.mark.warm
 
 CUDA_OF_BUILD = runpy.run_path(str(torch.version.__file__))["cuda"]
-NOT_RECORDED = ("uuid", "pci_bus_id", "pci_device_id", "pci_domain_id")  # they name the very card
+NOT_RECORDED = ("uuid", "pci_bus_id", "pci_device_id", "pci_domain_id")  # These properties identify a single card.
 
 
 def replayed(recorded_with: FakeTorch, devices: int = 1, error: BaseException | None = None) -> VirtualGpu:
-    """Start the virtual GPU of a recording of phases, whose header comes from the recorder, and which was saved to a file."""
+    """Start the virtual GPU of a recording of phases that was saved to a file. The header of the recording comes from the
+    recorder."""
     facts = ProcessFacts(recorded_with, rank=0, config=RecordConfig())  # type: ignore[arg-type]
     for index in range(devices):
         facts.device_row(index)
@@ -53,7 +55,8 @@ def replayed(recorded_with: FakeTorch, devices: int = 1, error: BaseException | 
 
 @pytest.mark.parametrize("name", [name for name in A6000 if name not in NOT_RECORDED])
 def test_a_recorded_device_property_is_replayed(name: str) -> None:
-    """GIVEN a number that differs from that of the known GPU model, which would fill in a missing number."""
+    """GIVEN a recorded number that differs from the number of the known GPU model THEN the recorded number is replayed. The
+    number of the known model would only replace a missing number."""
     recorded = A6000[name] + 1 if type(A6000[name]) is int else A6000[name]
     replayed(FakeTorch([A6000 | {name: recorded}]))
     assert getattr(torch.cuda.get_device_properties(0), name) == recorded
@@ -152,4 +155,4 @@ def test_the_versions_and_workspace_of_an_amd_build_are_replayed() -> None:
     assert gpu.machine.hip == "6.4.43483" and torch.version.cuda == CUDA_OF_BUILD
     assert torch.cuda.get_device_properties(0).gcnArchName == "gfx942:sramecc+:xnack-"
     torch.ones(4, 4, device="cuda") @ torch.ones(4, 4, device="cuda")
-    assert torch.cuda.memory_allocated() == 128 << 20  # hipBLASLt keeps it, since 2.6
+    assert torch.cuda.memory_allocated() == 128 << 20  # Since PyTorch 2.6, hipBLASLt keeps a workspace.

@@ -1,4 +1,4 @@
-"""The state of the replay in this process."""
+"""Tests the state of the replay in the script's process."""
 
 from __future__ import annotations
 

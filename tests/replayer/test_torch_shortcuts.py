@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Shortcuts that bypass slow code in torch change only the run time, and can be switched off. Most run in the warm
+"""Tests that shortcuts for slow code in torch change only the run time, and can be switched off. Most tests run in the warm
 interpreter."""
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _keyers(op: Any, count: int) -> list[Keyer]:
 
 @pytest.mark.warm
 def test_compiled_cache_keys_distinguish_the_same_calls_as_plain_keys() -> None:
-    """GIVEN calls of one op THEN two of them have equal compiled keys exactly if they have equal plain keys."""
+    """GIVEN two calls of one op THEN their compiled keys are equal if and only if their plain keys are equal."""
     use()
     aten = torch.ops.aten
     x, y, z = torch.zeros(2, 3, device="cuda"), torch.zeros(2, 3, device="cuda"), torch.zeros(3, device="cuda")
@@ -122,14 +122,14 @@ def test_optimizers_of_virtual_tensors_skip_the_search_for_overrides() -> None:
     gpu = use()
     parameters = [_with_gradient(torch.nn.Parameter(torch.ones(3, device="cuda"))) for _ in range(2)]
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=True)
-    looks: dict[str, bool] = {}  # for overrides, by function
+    looks: dict[str, bool] = {}  # Maps each function to whether torch looks for overrides.
 
     class Listens(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             looks[func.__name__] = torch._C._is_torch_function_enabled()
             return func(*args, **(kwargs or {}))
 
-    with Listens():  # modes are heard as ever
+    with Listens():  # Function modes still receive the calls.
         optimizer.step()
     assert looks["_foreach_add_"] is False
     optimizer.step()
@@ -188,7 +188,7 @@ def _normed(gpu: SurfaceGpu, norm: Callable[..., torch.Tensor], x: torch.Tensor)
 
 @pytest.mark.warm
 @pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_launches_one_op_from_every_entry_point(training: bool) -> None:
+def test_batch_norm_launches_the_same_op_from_every_entry_point(training: bool) -> None:
     gpu = use()
     x = torch.ones(2, 4, 3, 3, device="cuda", requires_grad=True)
     mean, variance = torch.zeros(4, device="cuda"), torch.ones(4, device="cuda")

@@ -1,8 +1,8 @@
-"""A warm interpreter with all surfaces installed, which runs each test in a fork of itself.
+"""Runs each test in a fork of this warm interpreter, which has all surfaces installed.
 
-Patches are global and an import of torch takes seconds, so the tests of this folder run neither in pytest's own process
-nor each in a new one. `conftest.py` starts this file once and sends it one line per test; the answer is a traceback or
-nothing.
+Patches of torch are global, so tests of patched torch cannot run in pytest's process. An import of torch takes seconds, so
+each test cannot have a new process either. `conftest.py` starts this file once and sends one line for each test. The answer
+is a traceback or an empty text.
 
     {"file": ".../test_torch_cuda.py", "test": "test_names", "arguments": {"device": 1}}
 """
@@ -20,16 +20,16 @@ import traceback
 import warnings
 from pathlib import Path
 
-TEST_SECONDS = 300  # generous, because machines that run tests may be busy
-COMPUTING_SECONDS = 60  # processor time; only a test with an endless loop needs more
+TEST_SECONDS = 300  # This limit is generous, because machines that run tests may be busy.
+COMPUTING_SECONDS = 60  # This is processor time. Only a test with an endless loop needs more.
 
 
 def run(file: str, test: str, arguments: dict[str, object]) -> str:
-    """Run one test; the traceback if it fails, "" if it passes."""
+    """Run one test, and return the traceback if the test fails, or "" if it passes."""
     spec = importlib.util.spec_from_file_location(Path(file).stem, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # so that pickle finds its classes
+    sys.modules[spec.name] = module  # With this entry, pickle finds the classes of the module.
     try:
         spec.loader.exec_module(module)
         getattr(module, test)(**arguments)
@@ -70,13 +70,13 @@ def main() -> None:
     from traces.script.patching import temporarily_set
 
     answers = os.dup(1)
-    os.dup2(2, 1)  # what a test prints is no answer
+    os.dup2(2, 1)  # Output of a test must not be read as an answer.
     state.start(SurfaceGpu)  # type: ignore[arg-type]
     backend.register()
     install_all(torch)
     # Inductor of PyTorch 2.10 to 2.12 asks whether CUDA is available. CUDA would then know one GPU in all tests.
     with temporarily_set(torch.cuda, is_available=lambda: True):
-        # Imports of many tests, and those of torch when it first works out the shape of a result.
+        # These modules are imported by many tests, or by torch when it first computes the shape of a result.
         import hypothesis  # noqa: F401
         import torch._dynamo
         import torch._inductor.cudagraph_trees
@@ -88,7 +88,7 @@ def main() -> None:
     warnings.simplefilter("error")
     # Up to PyTorch 2.12, the first profile of a process gives this warning.
     warnings.filterwarnings("ignore", "Warning: Profiler clears events")
-    gc.freeze()  # a garbage collection in a fork would copy the memory of all objects
+    gc.freeze()  # Without this call, a garbage collection in a fork would copy the memory of all objects.
     for line in sys.stdin:
         os.write(answers, f"{json.dumps(in_fork(json.loads(line)))}\n".encode())
 

@@ -1,4 +1,5 @@
-"""The times of collectives, by bytes on the wire, from the recording or from data sheets."""
+"""Tests that the times of collectives follow from the bytes that they send, with figures from the recording or from data
+sheets."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def test_an_all_reduce_moves_as_many_bytes_as_the_ring_algorithm() -> None:
 @pytest.mark.parametrize(
     ("gpu", "gbps", "origin"),
     [
-        ("NVIDIA A100-SXM4-40GB", 197.3, Origin.PUBLISHED),  # as measured: 5 443 us for 1 GiB
+        ("NVIDIA A100-SXM4-40GB", 197.3, Origin.PUBLISHED),  # An all-reduce of 1 GiB was measured: 5 443 us.
         ("Tesla T4", 12.6, Origin.ROOFLINE),
         ("NVIDIA H100 80GB HBM3", 360.0, Origin.ROOFLINE),
     ],
@@ -37,7 +38,8 @@ def test_an_unrecorded_large_collective_runs_at_the_link_bandwidth(gpu: str, gbp
 
 
 @pytest.mark.parametrize(
-    ("gpu", "ranks", "mib", "took_us"),  # nccl-tests, by github.com/VIA-Research/vTrain
+    # The times were measured with nccl-tests and published in github.com/VIA-Research/vTrain.
+    ("gpu", "ranks", "mib", "took_us"),
     [("NVIDIA A100-SXM4-80GB", 8, 25, 270), ("NVIDIA A100-SXM4-40GB", 2, 1, 44), ("Tesla V100-SXM2-16GB", 4, 5, 148)],
 )
 def test_the_all_reduce_of_a_bucket_takes_the_measured_time(gpu: str, ranks: int, mib: int, took_us: int) -> None:
@@ -50,12 +52,12 @@ def test_an_all_reduce_with_one_rank_launches_no_kernel() -> None:
     for name in ("all_reduce", "broadcast", "reduce", "barrier"):
         assert costs.next(name, 1 << 30, 1).duration_ns == 0
         assert costs.next(name, 1 << 30, 2).duration_ns > 0
-    assert costs.next("all_gather_into_tensor", 1 << 30, 1).duration_ns > 0  # NCCL copies the input to the output
+    assert costs.next("all_gather_into_tensor", 1 << 30, 1).duration_ns > 0  # NCCL copies the input to the output.
 
 
 def test_a_given_link_bandwidth_scales_only_large_collectives() -> None:
-    """With half the bandwidth, a large operation takes twice as long and a small one takes the same time. The times no longer
-    count as published."""
+    """With half the link bandwidth, a large collective takes twice as long, and a small one takes the same time. With a given
+    bandwidth, the times no longer count as published."""
     trace = Trace(devices=[Device(0, 0, "NVIDIA A100-SXM4-40GB")])
     slow, fast = (CollectiveCosts.of(trace, gbps).next("all_reduce", 1 << 30, 8) for gbps in (100, 200))
     assert slow.duration_ns == pytest.approx(2 * fast.duration_ns, rel=0.02) and slow.origin is Origin.ROOFLINE
@@ -66,13 +68,14 @@ def test_a_given_link_bandwidth_scales_only_large_collectives() -> None:
 @given(st.integers(2, 64), st.integers(1, 1 << 31), st.sampled_from(["Tesla T4", "NVIDIA B200", "Tesla V100-SXM2-16GB"]))
 def test_a_larger_all_reduce_is_never_much_faster_than_a_smaller_one(ranks: int, size: int, gpu: str) -> None:
     curve = AllReduceCurve.of(gpu, ranks)
-    assert 0 < curve.duration_ns(size) <= 1.15 * curve.duration_ns(2 * size)  # another protocol may be that much faster
+    # NCCL may use a faster protocol for the larger size.
+    assert 0 < curve.duration_ns(size) <= 1.15 * curve.duration_ns(2 * size)
 
 
 @pytest.mark.parametrize(
     ("gpu", "name", "ranks", "latency_ns"),
     [
-        ("NVIDIA A100-SXM4-40GB", "all_reduce", 2, 7_800),  # recorded ones take 7 600
+        ("NVIDIA A100-SXM4-40GB", "all_reduce", 2, 7_800),  # Recorded all-reduces of this size take 7 600 ns.
         ("NVIDIA A100-SXM4-40GB", "all_reduce", 8, 15_000),
         ("NVIDIA A100-SXM4-40GB", "all_gather_into_tensor", 8, 10_800),
         ("NVIDIA A100-SXM4-40GB", "send", 8, 7_200),
@@ -90,7 +93,7 @@ def test_collective_kernels_have_the_names_that_nccl_uses() -> None:
 
 
 US = 1_000
-Row = tuple[int, str, int, Ending]  # rank, operation, microseconds, ending
+Row = tuple[int, str, int, Ending]  # The rank, the operation, its microseconds and how it ended.
 
 
 def timed(rows: list[Row], size_bytes: int = 16 << 20) -> CollectiveCosts:
@@ -110,7 +113,8 @@ def timed(rows: list[Row], size_bytes: int = 16 << 20) -> CollectiveCosts:
 
 
 def test_an_upper_bound_does_not_count_as_a_duration() -> None:
-    """GIVEN an operation that one rank waited for and the other found complete, and one that both ranks found complete."""
+    """GIVEN an all-reduce that only one rank waited for, and a broadcast that both ranks found complete. The all-reduce has a
+    known duration, and the broadcast has only an upper bound."""
     seen, by, unseen = Ending.SEEN, Ending.BY, Ending.UNSEEN
     costs = timed(
         [
@@ -118,8 +122,8 @@ def test_an_upper_bound_does_not_count_as_a_duration() -> None:
             (1, "all_reduce", 9_000, by),
             (0, "all_reduce", 9_000, by),
             (1, "all_reduce", 9_000, by),
-            (0, "all_reduce", 300, seen),  # of which some is waiting for rank 1,
-            (1, "all_reduce", 250, by),  # which did not need so long
+            (0, "all_reduce", 300, seen),  # Rank 0 also waited for rank 1.
+            (1, "all_reduce", 250, by),  # The operation did not take longer than this upper bound of rank 1.
             (0, "broadcast", 9_000, by),
             (1, "broadcast", 5, unseen),
         ]
@@ -127,7 +131,7 @@ def test_an_upper_bound_does_not_count_as_a_duration() -> None:
     found = [costs.next("all_reduce", 16 << 20, 2) for _ in range(3)]
     assert [transfer.duration_ns for transfer in found] == [200 * US, 250 * US, 200 * US]
     assert {transfer.origin for transfer in found} == {Origin.EXACT}
-    # THEN the latter is estimated, from the former: as many bytes go over each link
+    # THEN the broadcast is estimated from the all-reduce, because both send the same bytes over each link
     other = costs.next("broadcast", 16 << 20, 2)
     assert other.origin == Origin.SCALED and other.duration_ns == pytest.approx(225 * US, rel=0.02)
 
@@ -147,8 +151,8 @@ def test_an_estimate_never_exceeds_a_recorded_upper_bound() -> None:
 
 
 def test_a_collective_takes_its_time_from_the_recorded_step_being_replayed() -> None:
-    """GIVEN one operation before two recorded steps, and a second step whose operations take ten times as long as those of the
-    first."""
+    """GIVEN an operation before two recorded steps, and a second step whose operations take up to ten times as long as those
+    of the first."""
     trace = Trace(devices=[Device(0, 0, "NVIDIA A100-SXM4-40GB")])
     trace.steps = Steps.of(rank=[0, 0], start_ns=[100, 200], duration_ns=[100, 100])
     trace.collectives = Collectives.of(
@@ -156,7 +160,7 @@ def test_a_collective_takes_its_time_from_the_recorded_step_being_replayed() -> 
         name=[trace.strings.add("all_reduce")] * 5,
         group_size=[2] * 5,
         bytes=[1 << 20] * 5,
-        start_ns=[50, 110, 120, 210, 205],  # the last but one was called in the second step, too
+        start_ns=[50, 110, 120, 210, 205],  # The last operation was called in the first step and started in the second.
         called_ns=[NONE, NONE, NONE, NONE, 199],
         duration_ns=[7 * US, 10 * US, 20 * US, 100 * US, 30 * US],
         device=[0] * 5,
@@ -164,13 +168,13 @@ def test_a_collective_takes_its_time_from_the_recorded_step_being_replayed() -> 
     )
     costs = CollectiveCosts.of(trace)
     like = ("all_reduce", 1 << 20, 2)
-    for step in (4, 5, 6):  # of the script, the second recorded step drives step 5
+    for step in (4, 5, 6):  # Step 5 of the script replays the second recorded step.
         recorded_step = step % 2
         places = [costs.position(*like, step, recorded_step) for _ in range(3 - 2 * recorded_step)]
         took_us = [costs.next(*like, place).duration_ns // US for place in places]
         assert took_us == ([100] if recorded_step else [10, 20, 30])
     extra = [costs.next(*like, costs.position(*like, 6, 0)).duration_ns // US for _ in range(2)]
-    assert extra == [20, 100]  # beyond the recorded ones, in turn: of the recording's order the eighth and ninth
+    assert extra == [20, 100]  # Calls beyond the recorded ones take the recorded times in turn.
 
 
 @pytest.mark.parametrize(
@@ -178,21 +182,19 @@ def test_a_collective_takes_its_time_from_the_recorded_step_being_replayed() -> 
     [(20, 0, 20), (20, 500, 60), (20, 1000, 100), (20, 2000, 200), (20, 4000, 400), (20, 8000, 800), (500, 9, 100)],
 )
 def test_the_time_of_an_all_reduce_comes_from_its_measured_curve(latency_ns: int, size_bytes: int, took_ns: float) -> None:
-    """GIVEN all-reduces of 1,000 and 4,000 bytes that take 100 and 400 ns
-
-    THEN smaller ones take between the latency and 100 ns, larger ones have the bandwidth of the last point, and 2,000 bytes lie
-    in the middle of the logarithmic curve.
-    """
+    """GIVEN measured all-reduces of 1,000 and 4,000 bytes THEN smaller ones take between the latency and the first time, and
+    larger ones have the bandwidth of the last point. Sizes between the points lie on a logarithmic curve."""
     curve = AllReduceCurve(np.array([1000.0, 4000.0]), np.array([100.0, 400.0]), latency_ns, Origin.PUBLISHED)
     assert curve.duration_ns(size_bytes) == pytest.approx(took_ns)
 
 
 def test_each_rank_beyond_the_measured_ones_adds_latency() -> None:
-    """GIVEN an A100, measured with up to 8 ranks, and 16 ranks, that is 16 more steps of 600 ns."""
+    """GIVEN an A100 that was measured with up to 8 ranks WHEN 16 ranks are estimated THEN an all-reduce takes 16 more steps of
+    600 ns."""
     measured, larger = (AllReduceCurve.of("NVIDIA A100-SXM4-40GB", ranks) for ranks in (8, 16))
     hop_ns = card_of("NVIDIA A100-SXM4-40GB").link.hop_ns
     assert (larger.times_ns - measured.times_ns).tolist() == pytest.approx([16 * hop_ns] * len(measured.times_ns))
-    # ...and each link carries 30/16 instead of 14/8 of the tensor
+    # With 16 ranks, each link carries 30/16 of the tensor, instead of 14/8 with 8 ranks.
     assert (measured.sizes / larger.sizes).tolist() == pytest.approx([(30 / 16) / (14 / 8)] * len(measured.sizes))
 
 
@@ -231,7 +233,7 @@ def test_a_collective_without_a_recorded_group_size_counts_as_called_by_all_rank
 def test_host_times_of_collectives_count_only_during_communication_kernels(
     start_ns: int, duration_ns: int, counts: bool
 ) -> None:
-    """GIVEN NCCL kernels from 100 to 300 ns and an operation that only the host timed."""
+    """GIVEN NCCL kernels from 100 to 300 ns, and a collective that only the host timed."""
     trace = Trace(devices=[Device(rank, 0, "NVIDIA A100-SXM4-40GB") for rank in (0, 1)])
     kernel = trace.strings.add("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
     trace.device = DeviceSpans.of(

@@ -1,4 +1,4 @@
-"""Constants that decide an estimate are defined in one place."""
+"""Tests that the constants that decide an estimate are defined in one place."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def test_all_numeric_constants_of_a_module_are_found() -> None:
 
 def test_estimate_constants_are_defined_only_in_the_constants_modules() -> None:
     allowed = {
-        "_WEIGHTS",  # made of ROWS_COUNT and 1
-        "EXPECTED_ERROR",  # read from traces/rates/estimate_errors.json, which benchmarks write
-        "_STATES",  # how many states torch's optimizers keep
-        "_SLOWEST_LINK_GBPS", "_FASTEST_LINK_GBPS",  # what a user may ask for
+        "_WEIGHTS",  # This table contains only ROWS_COUNT and 1.
+        "EXPECTED_ERROR",  # The benchmarks write this figure to traces/rates/estimate_errors.json.
+        "_STATES",  # This table has the number of states of each torch optimizer.
+        "_SLOWEST_LINK_GBPS", "_FASTEST_LINK_GBPS",  # These are the limits of what a user can request.
     }  # fmt: skip
     files = [*(REPLAYER / "cost_model").glob("*.py"), *(REPLAYER / "prediction").glob("*.py")]
     files += [REPLAYER / "recording" / name for name in ("indexer.py", "recorded_run.py", "step_choice.py")]

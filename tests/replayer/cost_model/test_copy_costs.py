@@ -1,5 +1,5 @@
-"""The times of copies are fitted to the recorded copies of the same kind, published, or estimated, and are marked
-accordingly."""
+"""Tests that the times of copies come from recorded copies of the same kind, from published figures or from estimates, and are
+marked accordingly."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def test_the_bandwidth_of_each_kind_of_copy_is_fitted_separately() -> None:
         ),
         SPEED,
     )  # fmt: skip
-    assert _cost(transfers, "h2d", True, 40 * MB) == (4 * MB, Origin.SCALED)  # the median: one slow copy changes nothing
+    # The bandwidth is a median, so one slow copy changes nothing.
+    assert _cost(transfers, "h2d", True, 40 * MB) == (4 * MB, Origin.SCALED)
     assert _cost(transfers, "h2d", False, 40 * MB) == (8 * MB, Origin.SCALED)
     assert _cost(transfers, "d2h", True, 40 * MB) == (5 * MB, Origin.SCALED)
     assert _cost(transfers, "d2h", False, 44 * MB)[1] is Origin.ROOFLINE

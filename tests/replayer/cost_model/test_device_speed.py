@@ -1,4 +1,4 @@
-"""Speeds of devices, by their data sheets and by recorded ops; textbook FLOPs and bytes."""
+"""Tests that device speeds come from data sheets and recorded ops, and that FLOPs and bytes of ops are the textbook figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Estimated times of ops: kinds of work from shapes, curves on several GPUs, and corrections from similar recorded ops."""
+"""Tests the estimated times of ops: kinds of work from shapes, curves for several GPUs, and corrections from similar recorded
+ops."""
 
 from __future__ import annotations
 
@@ -29,24 +30,24 @@ def test_ops_are_classified_by_kind_of_work() -> None:
     assert kind(op_work("convolution", ((8, 64, 56, 56), (64, 64, 3, 3)))) == ("conv3",)
     assert kind(op_work("convolution", ((8, 64, 56, 56), (256, 64, 1, 1)))) == ("conv",)
     assert kind(op_work("convolution", ((8, 64, 56, 56), (64, 1, 3, 3)))) == ("depthwise",)
-    assert op_work("convolution", ((8, 64, 56, 56), (64, 2, 1, 1)))[0].sizes[0] == 32  # groups
+    assert op_work("convolution", ((8, 64, 56, 56), (64, 2, 1, 1)))[0].sizes[0] == 32  # The first size is the number of groups.
     backward = op_work("convolution_backward", ((8, 256, 28, 28), (8, 64, 56, 56), (256, 64, 1, 1)))
     assert kind(backward) == ("conv", "conv_weight") and backward[0].flops == 2 * 8 * 28 * 28 * 256 * 64
     assert kind(op_work("softmax", ((64, 1000),))) == ("softmax",) and kind(op_work("sort", ((64, 1000),))) == ("memory",)
 
 
-def test_a_recurrent_layer_computes_its_time_steps_one_after_the_other() -> None:
-    lstm = ((5, 2, 3), (16, 3), (16, 4), (16,), (16,), (144,), (1, 2, 4))  # 5 steps, 2 sequences, 3 inputs, 4 units
+def test_a_recurrent_layer_computes_its_time_steps_one_after_another() -> None:
+    lstm = ((5, 2, 3), (16, 3), (16, 4), (16,), (16,), (144,), (1, 2, 4))  # 5 time steps, 2 sequences, 3 inputs and 4 units.
     inputs, recurrent, gates = (1, 10, 16, 3), (1, 2, 16, 4), (1, ELEMENTWISE_COLUMNS)
     assert [(work.sizes, work.calls) for work in op_work("rnn", lstm)] == [(inputs, 1), (recurrent, 5), (gates, 5)]
     backward = [(work.sizes, work.calls) for work in op_work("rnn_backward", lstm)]
     of_weights = (1, 16, 3, 10), (1, 16, 4, 10)
     assert backward == [((1, 10, 3, 16), 1), (of_weights[0], 1), ((1, 2, 4, 16), 5), (gates, 5), (of_weights[1], 1)]
-    packed = ((10, 3), *lstm[1:])  # a packed sequence has no dimension of time steps
+    packed = ((10, 3), *lstm[1:])  # A packed sequence has no dimension of time steps.
     assert op_work("rnn", packed) == op_work("rnn", lstm)
-    projected = ((5, 2, 3), (16, 3), (16, 2), (2, 4), (1, 2, 2), (1, 2, 4))  # with a projection from 4 units to 2
+    projected = ((5, 2, 3), (16, 3), (16, 2), (2, 4), (1, 2, 2), (1, 2, 4))  # This layer projects 4 units to 2.
     assert [work.calls for work in op_work("rnn", projected)] == [1, 5, 5, 5, 5]
-    costs = OpCosts(V100, floor_ns=1_500)  # two kernels in each of 1 000 time steps, and one product for the inputs
+    costs = OpCosts(V100, floor_ns=1_500)  # Each of 1 000 time steps has two kernels. One product computes the inputs.
     assert costs.estimate("rnn", ((1000, 2, 3), *lstm[1:]), "float32").ns > 2_001 * 1_500
 
 
@@ -79,7 +80,7 @@ def test_half_precision_products_are_faster_with_aligned_sizes() -> None:
     odd = costs.estimate("mm", ((4095, 4095), (4095, 4095)), "float16").ns
     assert odd > 1.5 * costs.estimate("mm", ((4096, 4096), (4096, 4096)), "float16").ns
     small, large = (costs.estimate("convolution", ((1, 512, side, side), (512, 512, 3, 3)), "float16").ns for side in (7, 8))
-    assert small < 1.3 * large  # of a picture, only the number of channels matters
+    assert small < 1.3 * large  # For a convolution, only the number of channels has to be aligned.
 
 
 def test_recorded_ops_correct_estimates_of_similar_ops() -> None:
@@ -99,8 +100,8 @@ def test_the_same_layer_at_another_batch_size_is_scaled_by_the_curve() -> None:
 
 
 def test_a_call_that_took_longer_than_estimated_scales_with_its_work() -> None:
-    """Half the rows take more than half the time if launch overhead matters, and half the time if a call was recorded at 6.4
-    ms."""
+    """If launch overhead matters, a product with half the rows takes more than half the time. If the product took 6.4 ms in
+    the recording, half the rows take half the time."""
     before, after = ((64, 64), (64, 64)), ((32, 64), (64, 64))
     costs = OpCosts(card_of("Tesla P100-PCIE-16GB"), floor_ns=1_500)
     assert costs.ratio("mm", "float32", (before, ()), (after, ())) > 0.6
@@ -109,9 +110,9 @@ def test_a_call_that_took_longer_than_estimated_scales_with_its_work() -> None:
 
 
 def test_fused_attention_with_few_keys_is_limited_by_fp32() -> None:
-    """An H100 SXM has 989.4 TFLOP/s in bf16, and fused attention reaches 45 %. With 64 heads and 64 channels, two products of
-    1024 x 1024 are 17.18 GFLOP. In fp32, an H100 sustains 0.75 x 67 TFLOP/s, and each of 64 x 256 x 64 elements of the queries
-    needs 230 FLOPs for each product."""
+    """With many keys, fused attention on an H100 reaches 45 % of 989.4 TFLOP/s in bf16. Its two products of 1024 x 1024 have
+    17.18 GFLOP, with 64 heads and 64 channels. With few keys, the fp32 work limits the time: 230 FLOPs for each element of the
+    queries and each product. In fp32, an H100 sustains 0.75 x 67 TFLOP/s."""
     costs = OpCosts(card_of("NVIDIA H100 80GB HBM3"))
     ns = {tokens: costs.estimate("attention", ((4, 16, tokens, 64),) * 3, "bfloat16").ns for tokens in (256, 512, 1024, 2048)}
     assert ns[1024] == pytest.approx(17.18e9 / 0.45 / 989.4e3, rel=1e-3)
@@ -120,8 +121,8 @@ def test_fused_attention_with_few_keys_is_limited_by_fp32() -> None:
 
 
 def test_a_convolution_on_tensor_cores_is_a_matrix_product_of_channels_last_images() -> None:
-    """GIVEN 8 images of 64 x 56 x 56 and 128 windows of 3 x 3 WHEN the images are contiguous THEN the image, the weight and the
-    output are each read and written by a transpose. A window of one pixel needs no transposes. An A100 has 312 TFLOP/s."""
+    """GIVEN contiguous images WHEN a convolution with windows of 3 x 3 runs on tensor cores THEN the image, the weight and the
+    output are each transposed. A window of one pixel needs no transposes. An A100 has 312 TFLOP/s."""
     costs, image, weight = OpCosts(A100), (8, 64, 56, 56), (128, 64, 3, 3)
     shortest_ns = 2 * 8 * 56 * 56 * 128 * 576 / 0.7 / 312e3
     layouts = CHANNELS_LAST, CONTIGUOUS
@@ -141,8 +142,8 @@ def test_without_tensor_cores_images_are_not_transposed() -> None:
 
 
 def test_a_transposed_convolution_multiplies_its_smaller_images() -> None:
-    """GIVEN 8 images of 512 x 24 x 24, and 256 windows of 2 x 2 that double both sides THEN each input pixel meets each weight
-    once, and each of 256 x 48 x 48 outputs gets a bias."""
+    """GIVEN a transposed convolution that doubles both sides of its images THEN each input pixel is multiplied by each weight
+    once. Each output pixel gets a bias."""
     work, bias = op_work("convolution", ((8, 512, 24, 24), (512, 256, 2, 2), (256,)), outputs=((8, 256, 48, 48),))
     assert work.flops == 2 * 8 * 24 * 24 * 512 * 256 * 4 and work.sizes[0] == 1
     assert bias.size_bytes == 2 * 4 * 8 * 256 * 48 * 48
@@ -156,8 +157,8 @@ def test_the_loss_of_labels_reads_one_score_per_label(shapes: tuple[tuple[int, .
 
 
 def test_a_recorded_half_of_a_convolution_backward_does_not_change_the_estimate_of_the_whole_op() -> None:
-    """GIVEN half of a convolution's backward, by gradient and weight, as profilers of 2020 recorded it WHEN a whole one is
-    scaled from it THEN the result equals the estimate."""
+    """GIVEN a recorded half of a convolution's backward op WHEN the time of a whole backward op is scaled from this half THEN
+    the result equals the estimate. Profilers of 2020 recorded the halves as separate ops."""
     half, whole = ((32, 512, 7, 7), (512, 512, 3, 3)), ((32, 64, 56, 56), (32, 64, 56, 56), (64, 64, 3, 3))
     costs = OpCosts(V100)
     costs.learn([("convolution_backward", half, (), "float32", "", 900_000)])
@@ -178,7 +179,7 @@ def test_the_bias_of_a_convolution_is_a_separate_kernel() -> None:
     image, weight = (8, 64, 56, 56), (128, 64, 3, 3)
     assert kind(op_work("convolution", (image, weight, (128,)))) == ("conv3", "bias")
     added = op_work("convolution", (image, weight, (128,)), outputs=((8, 128, 28, 28),))[1]
-    assert added.size_bytes == 2 * 4 * 8 * 128 * 28 * 28  # read and written
+    assert added.size_bytes == 2 * 4 * 8 * 128 * 28 * 28  # The op reads and writes each output.
 
 
 def test_the_backward_pass_of_the_first_convolution_omits_the_image_gradient() -> None:
@@ -191,11 +192,13 @@ def test_depthwise_convolutions_with_larger_windows_and_their_backward_take_long
     costs = OpCosts(V100)
     small, large = (costs.estimate("convolution", (image, (96, 1, side, side)), "float32").ns for side in (3, 5))
     backward = costs.estimate("convolution_backward", (image, image, (96, 1, 3, 3)), "float32").ns
-    assert large > 1.5 * small and 3 < backward / small < 6  # 1 and 4.3 of networks with them on a V100
+    # Networks with depthwise convolutions show ratios of 1 and 4.3 on a V100.
+    assert large > 1.5 * small and 3 < backward / small < 6
 
 
 def test_convolution_time_grows_with_the_batch_by_a_mean_of_the_curve_and_a_power_law() -> None:
-    """Either the curve or the power law alone is less accurate: see Note [Convolutions with another batch size]."""
+    """The curve alone or the power law alone would be less accurate, as Note [Convolutions with another batch size]
+    explains."""
     costs = OpCosts(V100)
     before, after = (((batch, 256, 14, 14), (1024, 256, 1, 1)) for batch in (32, 128))
     by_curve = costs.plain("convolution", after, "float32").ns / costs.plain("convolution", before, "float32").ns
@@ -213,15 +216,14 @@ def test_gpus_with_shared_fp32_lanes_do_not_reach_the_peak_of_the_data_sheet() -
 
 
 def test_narrow_convolution_groups_waste_part_of_each_tile() -> None:
-    """Groups of 8 outputs are computed as groups of 32, so they are no faster than four times as much work."""
+    """Groups of 8 outputs are computed as groups of 32, so they take as long as four times as much work."""
     image, weight = (32, 256, 56, 56), (256, 8, 3, 3)
     flops = 2 * 32 * 56 * 56 * 256 * 8 * 9
     assert OpCosts(V100).plain("convolution", (image, weight), "float32").ns > 4 * flops / peaks_of(V100)[0]
 
 
 def test_a_gpu_without_measurements_is_estimated_between_the_measured_ones() -> None:
-    """The estimate uses the mean of the measured GPUs' efficiencies with this GPU's data sheet: the ratio of time to roofline
-    is the same."""
+    """The estimate multiplies this GPU's roofline time by the mean ratio of the measured GPUs."""
     curves, work = EfficiencyCurves.installed(), ("matmul", (1, 4096, 4096, 4096), 3 * 4096 * 4096 * 4, 2 * 4096**3)
     slower, origin = curves.slower(*work, card_of("NVIDIA H100 80GB HBM3"))
     measured = [curves.slower(*work, card_of(name))[0] for name in curves.about["gpus"]["matmul"]]
@@ -244,8 +246,8 @@ def test_a_variant_of_a_measured_gpu_shares_only_its_curve() -> None:
 def test_sizes_above_the_measured_range_are_as_efficient_as_the_largest_size(
     net: tuple[str, tuple[int, ...]], at: int, times: int
 ) -> None:
-    """GIVEN work `times` as large as the largest measured work THEN the curve gets the features of the largest, with bytes and
-    arithmetic in proportion, so the efficiency is that of the largest."""
+    """GIVEN an op that is larger than the largest measured op THEN the network gets the inputs of the largest measured op. So
+    the efficiency is that of the largest measured op."""
     name, limits = net
     at = min(at, len(limits) - 1)
     larger = np.array([[size * times if i == at else size for i, size in enumerate(limits)]], dtype=np.float64)
@@ -262,7 +264,7 @@ def test_sizes_above_the_measured_range_are_as_efficient_as_the_largest_size(
         ("addmm", PRODUCT, "float32"),
         ("addmm", PRODUCT, "bfloat16"),
         ("convolution", ((8, 64, 56, 56), (64, 64, 3, 3)), "float32"),
-        ("convolution", ((8, 64, 56, 56), (64, 1, 3, 3)), "float32"),  # depthwise
+        ("convolution", ((8, 64, 56, 56), (64, 1, 3, 3)), "float32"),  # This convolution is depthwise.
         ("softmax", ((64, 1000),), "float32"),
         ("sort", ((64, 1000),), "float32"),
     ],
@@ -272,15 +274,16 @@ def test_the_shortest_time_of_a_kernel_is_added_once(op: str, shapes: tuple[tupl
     assert long - short == pytest.approx(3_000)
 
 
-LOG_3, LOG_5 = 1.584963, 2.321928  # binary logarithms
+LOG_3, LOG_5 = 1.584963, 2.321928  # These are binary logarithms.
 
 
 def test_the_inputs_of_the_matmul_network_have_the_documented_values() -> None:
-    """GIVEN one product of 256 x 64 by 64 x 128 and three of 20 x 33 by 33 x 640, at 8 GFLOP/s, 4 GB/s and 10 multiprocessors
+    """GIVEN a GPU with 8 GFLOP/s, 4 GB/s and 10 multiprocessors, and two ops: one product of 256 x 64 by 64 x 128, and three
+    products of 20 x 33 by 33 x 640
 
-    THEN the last columns are: time by arithmetic, time by bytes, waves of tiles of 128 x 128 (2 and 1 x 5 tiles), filling of
-    the last wave (only from 0.5 waves on), whether 256, 128 and 64 are multiples of 32 (1) or of 4 (0.5), and whether there is
-    one product.
+    THEN the inputs include the time by arithmetic, the time by bytes, and the waves of tiles of 128 x 128. The next inputs
+    show how full the last wave is, whether each size is a multiple of 32 (1) or of 4 (0.5), and whether there is only one
+    product.
     """
     sizes = np.array([[1, 256, 128, 64], [3, 20, 640, 33]], dtype=np.float64)
     peaks = np.array([[8.0, 4.0, 10.0], [8.0, 4.0, 4.0]])
@@ -298,9 +301,9 @@ def test_the_inputs_of_the_matmul_network_have_the_documented_values() -> None:
 
 
 def test_the_inputs_of_the_convolution_network_have_the_documented_values() -> None:
-    """GIVEN a batch of 4, 64 input channels, 128 output channels and 32 x 8 places
+    """GIVEN a batch of 4 with 64 input channels, 128 output channels and 32 x 8 places
 
-    THEN the network gets 4 x 256 rows and 128 columns: 8 tiles on one multiprocessor are 8 waves, which is not below 8.
+    THEN the network gets 4 x 256 rows and 128 columns. These are 8 tiles, so one multiprocessor needs 8 waves.
     """
     sizes, peaks = np.array([[4, 64, 128, 256]], dtype=np.float64), np.array([[8.0, 4.0, 1.0]])
     found = features("conv3", np.zeros(1), sizes, np.array([2.0**12]), np.array([2.0**13]), peaks)
@@ -308,7 +311,7 @@ def test_the_inputs_of_the_convolution_network_have_the_documented_values() -> N
 
 
 def test_the_inputs_of_the_network_of_rows_have_the_documented_values() -> None:
-    """GIVEN 320 rows of 36 elements on 10 multiprocessors, of the third kind THEN each multiprocessor has 32 rows."""
+    """GIVEN an op of the third kind with 320 rows of 36 elements on 10 multiprocessors THEN each multiprocessor has 32 rows."""
     found = features(
         "rows", np.array([2.0]), np.array([[320.0, 36.0]]), np.array([2.0**12]), np.array([0.0]), np.array([[8.0, 4.0, 10.0]])
     )
@@ -323,7 +326,7 @@ SQUARE = (1024, 1024)
 
 
 def test_a_memory_bound_op_takes_its_bytes_divided_by_the_bandwidth() -> None:
-    """A sort reads and writes 4 MiB. Half of the bytes, up to the size of the L2 cache, are in the cache."""
+    """A sort reads 4 MiB and writes 4 MiB. Half of the bytes that fit in the L2 cache need no memory access."""
     moved = 2 * 4 * 1024 * 1024
     missed = moved - 0.5 * min(moved, V100.l2_bytes)
     estimate = OpCosts(V100, floor_ns=FLOOR_NS).plain("sort", (SQUARE,), "float32")
@@ -331,8 +334,8 @@ def test_a_memory_bound_op_takes_its_bytes_divided_by_the_bandwidth() -> None:
 
 
 def test_recurrent_matrix_products_of_large_depth_are_slower() -> None:
-    """On an H100, cuDNN takes 19.25 us for a product of 32 x 4096 and 4096 x 1024 of a backward pass, and 8 us for one of 32 x
-    1024 and 1024 x 4096 of a forward pass."""
+    """On an H100, cuDNN takes 19.25 us for a backward product of 32 x 4096 by 4096 x 1024. It takes 8 us for a forward product
+    of 32 x 1024 by 1024 x 4096."""
     costs = OpCosts(card_of("NVIDIA H100 80GB HBM3"), floor_ns=1_000)
     weights = ((4096, 512), (4096, 1024))
     recurrent = {
@@ -346,7 +349,7 @@ def test_recurrent_matrix_products_of_large_depth_are_slower() -> None:
 @pytest.mark.parametrize(
     ("image", "forward_us", "backward_us"),
     [
-        ((8, 32, 128, 128), 53.8, 184.0),  # 32 of 132 multiprocessors are busy
+        ((8, 32, 128, 128), 53.8, 184.0),  # Only 32 of 132 multiprocessors work.
         ((32, 64, 112, 112), 242.2, 618.1),
         ((32, 256, 56, 56), 124.5, 226.1),
         ((128, 512, 28, 28), 242.5, 382.3),
@@ -355,21 +358,21 @@ def test_recurrent_matrix_products_of_large_depth_are_slower() -> None:
 def test_batch_normalization_of_few_channels_does_not_use_all_multiprocessors(
     image: tuple[int, ...], forward_us: float, backward_us: float
 ) -> None:
-    """Recordings of an H100 in benchmarks/recordings/h100."""
+    """The times are from recordings of an H100 in benchmarks/recordings/h100."""
     costs = OpCosts(card_of("NVIDIA H100 80GB HBM3"), floor_ns=1_000)
     channels = (image[1],)
     forward = costs.estimate("batch_norm", (image, channels, channels), "float32", layout=CONTIGUOUS).ns / 1e3
     backward = costs.estimate("batch_norm_backward", (image, image, channels), "float32", layout=CONTIGUOUS).ns / 1e3
     assert 0.8 < forward / forward_us < 1.3 and 0.8 < backward / backward_us < 1.3
-    # WHEN the image is in the memory layout channels_last THEN the number of channels does not matter
+    # WHEN the image has the memory layout channels_last THEN the number of channels does not matter
     alike = (image[0], 2 * image[1], image[2], image[3] // 2)
     of_others = costs.estimate("batch_norm", (alike, (2 * image[1],)), "float32", layout=CHANNELS_LAST).ns
     assert of_others == costs.estimate("batch_norm", (image, channels), "float32", layout=CHANNELS_LAST).ns <= forward * 1e3
 
 
 def test_evaluated_batch_normalization_reads_and_writes_each_element_once() -> None:
-    """GIVEN an image with few channels WHEN batch normalization is evaluated THEN all multiprocessors work: an H100 moves 3352
-    bytes per ns, and batch normalization takes 1.3 times as long as at memory bandwidth."""
+    """GIVEN an image with few channels WHEN batch normalization runs in evaluation mode THEN all multiprocessors work. The op
+    takes 1.3 times as long as an H100 needs to move its bytes at 3352 bytes per ns."""
     costs, image = OpCosts(card_of("NVIDIA H100 80GB HBM3")), (128, 32, 128, 128)
     ns = {
         option: costs.estimate("batch_norm", (image, (32,)), "float32", layout=CONTIGUOUS, option=option).ns
@@ -382,7 +385,7 @@ def test_evaluated_batch_normalization_reads_and_writes_each_element_once() -> N
 
 @pytest.mark.parametrize(("op", "recorded_us"), [("log_softmax", 968.6), ("log_softmax_backward", 788.3)])
 def test_a_softmax_over_an_earlier_dimension_has_few_blocks_of_threads(op: str, recorded_us: float) -> None:
-    """Recording of an H100: benchmarks/recordings/h100/lstm.msgpack."""
+    """The times are from a recording of an H100, benchmarks/recordings/h100/lstm.msgpack."""
     costs, scores = OpCosts(card_of("NVIDIA H100 80GB HBM3")), (32, 10_000, 64)
     tensors = (scores,) * (1 + op.endswith("backward"))
     last, unknown, middle, of_end = (costs.estimate(op, tensors, "float32", option=dim).ns / 1e3 for dim in (2, None, 1, -2))
@@ -397,7 +400,7 @@ def test_a_softmax_over_channels_of_large_images_has_many_blocks_of_threads() ->
     assert times_ns[0] == times_ns[1] >= 2 * 4 * 16 * 21 * 513 * 513 / costs.card.memory_gbps
 
 
-def test_threads_share_a_softmax_if_few_sums_are_side_by_side_and_each_is_long() -> None:
+def test_threads_share_the_sums_of_a_softmax_with_few_columns() -> None:
     costs = OpCosts(card_of("NVIDIA H100 80GB HBM3"))
     shared, alone = (costs.estimate("softmax", ((8, 4096, columns),), "float32", option=1).ns / columns for columns in (64, 65))
     assert alone == pytest.approx(1024 / 65 * shared)
@@ -434,10 +437,10 @@ def learned(*ops: tuple[str, tuple[tuple[int, ...], ...], float], repeated: int 
 
 @pytest.mark.parametrize("repeated", [1, 5])
 def test_recorded_ops_of_similar_size_correct_estimates_more_than_others(repeated: int) -> None:
-    """GIVEN a product with four times the rows, which counts as one octave, that takes twice its estimate, and another op with
-    the same sizes, which counts as two octaves, that takes eight times its estimate
+    """GIVEN a product of another size that takes twice its estimate, and another op that takes eight times its estimate
 
-    THEN the mean exponent is (1/e + 3/e^2) / (1/e + 1/e^2) = 1.5379, of which exp(-1/1.5) = 0.5134 remains at one octave.
+    THEN the product, at a distance of one octave, has more weight than the op, at two octaves. The mean exponent is (1/e +
+    3/e^2) / (1/e + 1/e^2) = 1.5379. At one octave, exp(-1/1.5) = 0.5134 of it remains.
     """
     costs = learned(("mm", FOUR_TIMES_THE_ROWS, 2), ("bmm", ONE_BATCH, 8), repeated=repeated)
     ratio = costs.estimate("mm", SAME, "float32").ns / costs.plain("mm", SAME, "float32").ns
@@ -448,7 +451,7 @@ def test_memory_bound_ops_are_similar_if_they_move_similar_numbers_of_bytes() ->
     costs = learned(("sort", (SQUARE,), 2))
     four_times = ((2048, 2048),)
     ratio = costs.estimate("sort", four_times, "float32").ns / costs.plain("sort", four_times, "float32").ns
-    assert ratio == pytest.approx(2**0.2636, rel=1e-3)  # two octaves: exp(-2 / 1.5)
+    assert ratio == pytest.approx(2**0.2636, rel=1e-3)  # The size differs by two octaves, and exp(-2 / 1.5) = 0.2636.
     assert costs.estimate("sort", ((0, 4),), "float32").ns > 0
 
 
@@ -461,8 +464,8 @@ def test_very_short_ops_do_not_correct_estimates() -> None:
 
 
 def test_time_above_four_times_the_estimate_grows_with_the_work() -> None:
-    """GIVEN a sort that took ten times its estimate WHEN the work grows fourfold THEN 40 % of the time grows like the estimate,
-    and 60 % grows fourfold."""
+    """GIVEN a sort that took ten times its estimate WHEN its work grows fourfold THEN 40 % of its time grows like the
+    estimate, and 60 % of its time grows fourfold."""
     before, after = (SQUARE,), ((2048, 2048),)
     costs = OpCosts(V100, floor_ns=50_000)
     before_ns, after_ns = (costs.plain("sort", shapes, "float32").ns for shapes in (before, after))
@@ -478,8 +481,9 @@ def test_flops_of_unusual_shapes_are_the_textbook_ones() -> None:
     batched = op_work("bmm", ((2, 3, 5), (2, 5, 7)))[0]
     assert (batched.sizes, batched.flops, batched.size_bytes) == ((2, 3, 7, 5), 2 * 2 * 3 * 7 * 5, 4 * 2 * (15 + 35 + 21))
     two_images = op_work("convolution", ((8, 64, 56, 56), (64, 64, 3, 3)), outputs=((8, 64, 44, 44),))[0]
-    assert two_images.kind == "conv3"  # 44^2 / 56^2 = 0.62 of the input's places: stride 1
-    assert op_work("convolution", ((8, 64, 56, 56), (64, 64, 3, 3)), outputs=((8, 64, 43, 43),))[0].kind == "conv"  # 0.59
+    assert two_images.kind == "conv3"  # The output has 62 % of the places of the input, so the stride is 1.
+    # The output has 59 % of the places.
+    assert op_work("convolution", ((8, 64, 56, 56), (64, 64, 3, 3)), outputs=((8, 64, 43, 43),))[0].kind == "conv"
 
 
 @pytest.mark.parametrize(("channels", "kinds"), [(4, ("conv_weight",)), (5, ("conv", "conv_weight"))])
@@ -493,10 +497,10 @@ def test_a_convolution_of_at_most_four_channels_has_no_image_gradient(channels: 
     [
         ((8, 64, 28, 28), (8, 32, 56, 56), (64, 32, 3, 3), False),
         ((8, 32, 56, 56), (8, 64, 28, 28), (64, 32, 3, 3), True),
-        ((8, 64, 28, 28), (8, 64, 56, 56), (64, 64, 3, 3), False),  # equal channels: the gradient is at most as large
+        ((8, 64, 28, 28), (8, 64, 56, 56), (64, 64, 3, 3), False),  # With equal channels, the smaller tensor is the gradient.
         ((8, 64, 56, 56), (8, 64, 28, 28), (64, 64, 3, 3), True),
         ((8, 64, 56, 56), (8, 64, 56, 56), (64, 64, 3, 3), False),
-        ((8, 16, 28, 28), (8, 32, 28, 28), (64, 32, 3, 3), False),  # neither has the weight's outputs
+        ((8, 16, 28, 28), (8, 32, 28, 28), (64, 32, 3, 3), False),  # No tensor has as many channels as the weight has outputs.
     ],
 )
 def test_the_output_gradient_of_a_convolution_has_the_channels_of_the_weight(
@@ -525,8 +529,8 @@ def test_the_second_network_of_a_kind_of_op_gets_the_number_1() -> None:
 @pytest.mark.parametrize(
     ("name", "fp32_tflops"),
     [
-        ("Tesla P4", 3.9173),  # 5.5 * sqrt(75 W / 250 W * 9.3 / 5.5) of a P100
-        ("Tesla T4", 5.6349),  # 8.1 * sqrt(70 W / 250 W * 14.0 / 8.1) of a V100
+        ("Tesla P4", 3.9173),  # A P100 has 9.3 TFLOP/s, so the figure is 5.5 * sqrt(75 W / 250 W * 9.3 / 5.5).
+        ("Tesla T4", 5.6349),  # A V100 has 14.0 TFLOP/s, so the figure is 8.1 * sqrt(70 W / 250 W * 14.0 / 8.1).
         ("Tesla V100-PCIE-16GB", 14.0),
     ],
 )
@@ -541,13 +545,13 @@ def test_larger_products_do_not_take_less_time() -> None:
     assert costs.plain("mm", rows, "float32").ns < costs.plain("mm", row, "float32").ns
     assert costs.ratio("mm", "float32", (row, ()), (rows, ())) == 1.0
     assert costs.ratio("mm", "float32", (rows, ()), (row, ())) == 1.0
-    # A padded product may take less time.
+    # A product with padding may take less time.
     odd, padded = (((4096, depth), (depth, 4096)) for depth in (4095, 4096))
     assert costs.ratio("mm", "float16", (odd, ()), (padded, ())) < 0.9
 
 
 def test_a_ratio_of_two_products_contains_the_errors_of_recorded_products() -> None:
-    narrow, wide = (((columns,), (1024, 1024), (1024, columns)) for columns in (256, 1024))  # two octaves apart
+    narrow, wide = (((columns,), (1024, 1024), (1024, columns)) for columns in (256, 1024))  # The sizes differ by two octaves.
     costs = OpCosts(V100)
     narrow_ns, wide_ns = (costs.plain("addmm", shapes, "float32").ns for shapes in (narrow, wide))
 
@@ -555,9 +559,9 @@ def test_a_ratio_of_two_products_contains_the_errors_of_recorded_products() -> N
         return costs.ratio("addmm", "float32", (narrow, ()), (wide, ())) / (wide_ns / narrow_ns)
 
     assert ratio() == pytest.approx(1.0)
-    # WHEN the narrow product took twice its estimate, THEN exp(-2 / 1.5) = 0.2636 of this exponent remains for the wide one
+    # WHEN the narrow product took twice its estimate THEN exp(-2 / 1.5) = 0.2636 of its exponent applies to the wide product
     costs.learn([("addmm", narrow, (), "float32", "", round(2 * narrow_ns))])
     assert ratio() == pytest.approx(2 ** (0.2636 - 1), rel=1e-3)
-    # WHEN the wide one took eight times its estimate, THEN each exponent is the mean of 1 and 3 with the weights 1 and 1/e^2
+    # WHEN the wide product took eight times its estimate THEN both exponents are means of 1 and 3 with weights 1 and 1/e^2
     costs.learn([("addmm", wide, (), "float32", "", round(8 * wide_ns))])
     assert ratio() == pytest.approx(2 ** (2.7616 - 1.2384), rel=1e-3)

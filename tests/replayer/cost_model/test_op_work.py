@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""The FLOPs and bytes of ops: against torch's own FLOP counter, and against the tensors of the op."""
+"""Tests that the FLOPs and bytes of ops equal those of torch's own FLOP counter and of the tensors."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_a_matrix_product_has_the_expected_flops_and_bytes(
 def test_a_convolution_and_its_backward_pass_have_the_expected_flops_and_bytes(
     images: int, groups: int, inputs: int, outputs: int, side: int, window: int, stride: int, padding: int, dims: int
 ) -> None:
-    """GIVEN a convolution in one to three dimensions whose output is at most as large as its image. Each of the two gradients
-    takes as many FLOPs as the forward pass."""
+    """GIVEN a convolution in one to three dimensions whose output is no larger than its image. Each of the two gradients takes
+    as many FLOPs as the forward pass."""
     padding = min(padding, (window - 1) // 2)
     image, weight = made(images, groups * inputs, *[side] * dims), made(groups * outputs, inputs, *[window] * dims)
     convolve = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
@@ -90,8 +90,8 @@ def test_a_convolution_and_its_backward_pass_have_the_expected_flops_and_bytes(
 def test_attention_has_the_expected_flops_and_bytes(
     batch: int, heads: int, rows: int, keys: int, depth: int, dtype: str
 ) -> None:
-    """The forward pass of attention consists of two matrix products, and the backward pass of five, because it computes the
-    scores again."""
+    """The forward pass of attention has two matrix products. The backward pass has five, because it computes the scores
+    again."""
     query, key, value = made(batch, heads, rows, depth), made(batch, heads, keys, depth), made(batch, heads, keys, depth)
     flops, result = counted(lambda: torch.softmax(query @ key.transpose(2, 3), -1) @ value)
     forward = op_work("attention", shapes_of(query, key, value), dtype)
@@ -108,7 +108,6 @@ def test_attention_on_a_batch_of_ragged_sequences_is_memory_bound() -> None:
 
 @given(SIZES, SIZES, st.integers(1, 1500), st.sampled_from(list(ITEM)))
 def test_ops_on_rows_move_what_they_read_and_write(first: int, second: int, columns: int, dtype: str) -> None:
-    """GIVEN a tensor of three dimensions."""
     shape, elements = (first, second, columns), first * second * columns
     flat = (max(elements // ELEMENTWISE_COLUMNS, 1), ELEMENTWISE_COLUMNS)
     rows = (first * second, columns)
@@ -147,7 +146,8 @@ def test_an_op_without_elements_moves_nothing(shapes: tuple[tuple[int, ...], ...
 
 
 class Calls(TorchDispatchMode):
-    """Stores the first call of each op: the number of input tensors, the bytes of inputs and result, and the inputs' shapes."""
+    """Stores the first call of each op: the number of its input tensors, the bytes of its inputs and result, and the shapes of
+    its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,7 +174,8 @@ _OF_TWO: tuple[Callable[..., torch.Tensor], ...] = (
 
 
 def test_elementwise_ops_and_their_gradients_move_the_bytes_of_torchs_tensors() -> None:
-    """An op on one tensor is of another kind than an op on several tensors. PyTorch's gradients of activations are such ops."""
+    """Ops on one tensor and ops on several tensors are different kinds of work. PyTorch's gradients of activations are ops on
+    several tensors."""
     calls = Calls()
     for function, count in ((of, count) for functions, count in ((_OF_ONE, 1), (_OF_TWO, 2)) for of in functions):
         tensors = [torch.rand(4, ELEMENTWISE_COLUMNS, requires_grad=True) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Compares the estimates for many ops, copies and collectives on several GPUs with readable golden files."""
+"""Tests that the estimates for many ops, copies and collectives on several GPUs equal readable golden files."""
 
 from __future__ import annotations
 

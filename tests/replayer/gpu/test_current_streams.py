@@ -1,4 +1,4 @@
-"""Streams on which the backward pass runs: those of the forward pass."""
+"""Tests that the backward pass runs on the streams of the forward pass."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from replayer.gpu.current_streams import NodeStreams
 
 
 def test_a_node_of_the_backward_pass_runs_on_the_stream_of_its_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN nodes 10 to 14 were created on one stream and nodes 15 to 19 on another WHEN the backward pass begins on a third
-    THEN nodes outside these ranges run on the third stream."""
+    """GIVEN nodes 10 to 14 from one stream, and nodes 15 to 19 from another WHEN the backward pass begins on a third stream
+    THEN all other nodes run on the third stream."""
     next_number = 10
     monkeypatch.setattr(current_streams, "_next_number", lambda: next_number)
     one, other, current = (object() for _ in range(3))
     streams: Any = NodeStreams()
-    streams.of_backward(current)  # numbers below 10 belong to an earlier backward pass
+    streams.of_backward(current)  # Nodes below 10 belong to an earlier backward pass.
     for number, stream in ((15, one), (15, current), (20, other)):
         next_number = number
         streams.leave(stream)
@@ -34,5 +34,5 @@ def test_nodes_of_the_current_stream_need_no_search(monkeypatch: pytest.MonkeyPa
     streams.leave(current)
     next_number = 12
     assert streams.of_backward(current) is None
-    streams.leave(object())  # no node was created since
+    streams.leave(object())  # No node was created since the last change of streams.
     assert streams.of_backward(current) is None

@@ -51,7 +51,7 @@ def test_launches_are_simulated_in_batches_of_256() -> None:
     assert (len(log.host), gpu.launches.calls()) == (256, 256)
 
 
-def test_strict_mode_simulates_each_launch_at_once() -> None:
+def test_strict_mode_simulates_each_launch_immediately() -> None:
     gpu, log = gpu_of(ReplayConfig(strict=True))
     gpu.launches.launch(MM, 0)
     assert names(log) == ["aten::mm"]
@@ -62,8 +62,8 @@ def test_ops_of_several_threads_are_ordered_by_their_number_within_the_thread() 
 
 
 def test_ops_of_two_threads_on_one_stream_alternate() -> None:
-    """GIVEN two replicas, the first of which launches all its ops before the other WHEN the replay makes them take turns THEN
-    the second op in the timeline is the second replica's first op. Autograd's numbers stay with their ops."""
+    """GIVEN two replicas, the first of which launches all its ops first WHEN the replay alternates between the replicas THEN
+    the second op in the timeline is the first op of the second replica. Each op keeps its autograd number."""
     gpu, _, log = started()
     stream, main = gpu.current.stream(0), gpu.current.thread()
     gpu.launches.launch(op("aten::before"), 0)
@@ -74,7 +74,7 @@ def test_ops_of_two_threads_on_one_stream_alternate() -> None:
         for replica, name in ((0, "a0"), (0, "a1"), (1, "b0"), (1, "b1"), (1, "b2")):
             gpu.launches.launch_by(replicas[replica].call_on(stream), op(name))
         assert not gpu.launches.takes_turns
-        gpu.launches.flush()  # of a thread that takes no turns
+        gpu.launches.flush()  # This thread does not take turns, so its flush simulates nothing.
         assert names(log) == ["aten::before"]
     gpu.launches.stop_numbering()
     gpu.launches.launch(op("after"), 0)
@@ -128,7 +128,7 @@ def test_only_the_first_three_training_steps_have_autograd_sequence_numbers() ->
 
 
 @pytest.mark.parametrize(("kind", "blocking", "waits"), [("d2h", True, True), ("d2h", False, False), ("d2d", False, False)])
-def test_a_blocking_copy_to_the_host_waits_for_earlier_work_too(kind: str, blocking: bool, waits: bool) -> None:
+def test_a_blocking_copy_to_the_host_also_waits_for_earlier_work(kind: str, blocking: bool, waits: bool) -> None:
     gpu, clock, _ = started()
     begun_ns, stream = clock.now_ns(), gpu.current.stream(0)
     stream.wait(begun_ns + 9_000 * US)
@@ -137,7 +137,7 @@ def test_a_blocking_copy_to_the_host_waits_for_earlier_work_too(kind: str, block
 
 
 @pytest.mark.parametrize("kind", ["h2d", "d2h", "d2d"])
-def test_copies_from_the_gpu_do_not_begin_the_phase_h2d(kind: str) -> None:
+def test_only_copies_to_the_gpu_begin_the_phase_h2d(kind: str) -> None:
     gpu, _, log = started()
     gpu.steps.enter_phase("backward")
     gpu.steps.leave_phase("backward")
@@ -258,7 +258,7 @@ def test_workspaces_are_estimated_only_if_memory_requests_are_logged(keep_reques
 
 @pytest.mark.parametrize(("most_bytes", "fits"), [(31, False), (32, True)])
 def test_storing_a_shared_result_leaves_space_for_the_next_header(most_bytes: int, fits: bool) -> None:
-    """A value of 10 bytes needs 8 bytes of header, 16 of digest, and 8 for the next header."""
+    """A value of 10 bytes needs 8 bytes for its header, 16 bytes for the digest of its key, and 8 bytes for the next header."""
     results = SharedResults(10 + most_bytes)
     results.add(b"key", bytes(10))
     assert results.find(b"key") == (bytes(10) if fits else None)
@@ -269,7 +269,7 @@ def test_storing_a_shared_result_leaves_space_for_the_next_header(most_bytes: in
 
 @pytest.fixture
 def written(tmp_path: Path) -> Iterator[tuple[VirtualGpu, Any]]:
-    """A GPU that writes its timeline to a file, and a function that reads the file."""
+    """Return a GPU that writes its timeline to a file, and a function that reads the file."""
     recorded = one_kernel()
     timeline = TimelineWriter(TraceStream(tmp_path / "replay.msgpack"), recorded)
     gpu = VirtualGpu(recorded, 0, FakeClock(), timeline)
@@ -291,7 +291,7 @@ def test_profiler_ranges_of_the_script_enclose_the_ops_launched_inside(written: 
             gpu.launches.launch(op("inside"), 0)
     gpu.launches.launch(op("after"), 0)
     trace = read()
-    texts = [*(trace.strings[name] for name in trace.host.name.tolist()), ""]  # the last one is that of NONE
+    texts = [*(trace.strings[name] for name in trace.host.name.tolist()), ""]  # The last text stands for an op without parent.
     assert dict(zip(texts, (texts[parent] for parent in trace.host.parent.tolist()), strict=False)) == {
         "before": "", "epoch": "", "batch": "epoch", "aten::mm": "batch", "inner": "batch", "inside": "inner", "after": "",
     }  # fmt: skip

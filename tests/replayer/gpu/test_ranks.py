@@ -1,4 +1,4 @@
-"""Collectives on a rank's streams, on a fake clock. A launch reaches the GPU after 7 us."""
+"""Tests collectives on the streams of a rank, with a fake clock. A launch reaches the GPU after 7 us."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ def test_a_collective_starts_after_its_launch_and_after_earlier_work(host_us: in
     gpu.current.stream(0).wait(clock.now_ns() + stream_us * US)
     _, start_ns = gpu.ranks.launch(0, clock.now_ns())
     assert start_ns - clock.now_ns() == start_us * US
-    assert log.waits == [(0, clock.now_ns(), clock.now_ns())]  # the launch call
+    assert log.waits == [(0, clock.now_ns(), clock.now_ns())]  # The launch call takes no time.
 
 
 @pytest.mark.parametrize(("ready_us", "start_us"), [(10, 12), (15, 15)])
 def test_the_kernel_of_a_collective_lasts_until_all_data_has_arrived(ready_us: int, start_us: int) -> None:
-    """GIVEN a stream that is busy for 12 us WHEN the ranks are ready after 10 or 15 us, and the data arrives after 25 us."""
+    """GIVEN a stream that is busy for 12 us, and data that arrives after 25 us WHEN all ranks are ready THEN the kernel starts
+    when the stream is also free."""
     gpu, clock, log = started()
     now_ns, stream = clock.now_ns(), gpu.current.stream(0)
     stream.wait(now_ns + 12 * US)

@@ -17,11 +17,11 @@ def test_recorded_values_are_returned_in_order_and_only_for_equal_sizes() -> Non
     assert values.next(2, 0, 0) == [1.0, 0.0]
     assert values.next(1, 0, 0) is None
     assert values.next(1, 1, 1) == [9.0]
-    assert values.next(1, 2, 1) == [9.0]  # the same recorded step once more
+    assert values.next(1, 2, 1) == [9.0]  # Step 2 replays the same recorded step again.
 
 
 def test_values_read_after_training_are_those_recorded_after_training() -> None:
-    """GIVEN two ranks with two steps each, which read a value before, in and after them."""
+    """GIVEN two ranks with two steps each. The first rank reads values before, during and after its steps."""
     trace = Trace(steps=Steps.of(rank=[0, 1, 0, 1, 1], start_ns=[0, 0, 10, 10, 20], duration_ns=[9] * 5, kind=[0] * 5))
     trace.values = Values.of(
         rank=[0, 0, 1, 0, 1, 0], step=[NONE, 0, 1, 2, 3, NONE], read=[0, 1, 0, 2, 1, 3], op=[0] * 6, dtype=[0] * 6,

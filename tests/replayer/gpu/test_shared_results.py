@@ -1,4 +1,5 @@
-"""Forked processes share results: a process finds the results of another process, and never an incomplete record."""
+"""Tests that forked processes share results. A process finds the results of another process, and never finds an incomplete
+record."""
 
 from __future__ import annotations
 
@@ -23,12 +24,13 @@ def test_a_result_of_one_process_is_found_in_another() -> None:
     _in_a_fork(results.add, b"a", b"first")
     _in_a_fork(results.add, b"b", b"other")
     assert (results.find(b"b"), results.find(b"a"), results.find(b"c")) == (b"other", b"first", None)
-    _in_a_fork(results.add, b"a", b"second")  # the first result stays
+    _in_a_fork(results.add, b"a", b"second")  # The first result remains.
     assert results.find(b"a") == b"first"
 
 
 def test_a_rank_waits_for_the_rank_that_computes_a_result() -> None:
-    """GIVEN one rank has looked up a key THEN another rank gets the value that the first rank adds 5 ms later."""
+    """GIVEN a rank that has looked up a key and adds its value 5 ms later WHEN another rank looks up the key THEN the second
+    rank gets this value."""
     results = SharedResults(1 << 12)
     process = os.fork()
     if not process:
@@ -43,8 +45,8 @@ def test_a_rank_waits_for_the_rank_that_computes_a_result() -> None:
 
 
 def test_a_rank_waits_once_for_a_result_that_never_comes() -> None:
-    """GIVEN another rank has looked up a key without adding a result THEN a rank waits 25 ms for the result, and does not wait
-    the next time."""
+    """GIVEN a rank that has looked up a key without adding a value WHEN another rank looks up the key twice THEN it waits 25
+    ms the first time, and does not wait the second time."""
     results = SharedResults(1 << 12)
     _in_a_fork(results.find, b"key")
     took_s = []
@@ -68,14 +70,14 @@ def test_a_rank_does_not_wait_for_itself() -> None:
 def test_a_record_with_a_wrong_checksum_is_ignored() -> None:
     results = SharedResults(1 << 12)
     _in_a_fork(results.add, b"key", b"value")
-    results._memory[8 + 16] ^= 1  # 8 bytes of header and 16 of the key's digest
+    results._memory[8 + 16] ^= 1  # The value comes after a header of 8 bytes and the 16 bytes of the key's digest.
     assert results._value(_digest(b"key")) is None
     results._memory[8 + 16] ^= 1
     assert results._value(_digest(b"key")) == b"value"
 
 
 def test_results_larger_than_the_shared_memory_are_not_stored() -> None:
-    """GIVEN 64 bytes THEN a record of 8 + 16 + 20 bytes and the next header fit, and a second record does not."""
+    """GIVEN a shared memory of 64 bytes THEN one record of 44 bytes and the next header fit. A second record does not fit."""
     results = SharedResults(64)
     for key in (b"a", b"b"):
         _in_a_fork(results.add, key, b"x" * 20)

@@ -1,4 +1,4 @@
-"""Streams, events, copies and reads of the virtual GPU, as CUDA defines them, on a fake clock."""
+"""Tests that streams, events, copies and reads of the virtual GPU behave as CUDA defines them, with a fake clock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def started(trace: Trace | None = None) -> tuple[VirtualGpu, FakeClock, Log]:
     return gpu, clock, log
 
 
-def test_a_launch_returns_at_once_and_synchronize_waits_for_the_kernel() -> None:
+def test_a_launch_does_not_wait_and_synchronize_waits_for_the_kernel() -> None:
     gpu, clock, _ = started()
     before_ns = clock.now_ns()
     gpu.launches.launch(MM, 0)
@@ -46,7 +46,7 @@ def test_a_launch_returns_at_once_and_synchronize_waits_for_the_kernel() -> None
 def test_a_sleep_kernel_takes_its_cycles_at_the_clock_rate_of_the_gpu(
     clock_khz: int | None, cycles: int, duration_us: int
 ) -> None:
-    """If the clock rate is unknown, the 1.41 GHz of an A100 are used."""
+    """If the clock rate of the GPU is unknown, the kernel uses the 1.41 GHz of an A100."""
     gpu, clock, _ = started()
     gpu.devices[0].properties = replace(gpu.devices[0].properties, clock_rate=clock_khz)
     begin_ns = clock.now_ns()
@@ -87,14 +87,15 @@ def test_recording_an_event_again_does_not_change_earlier_waits() -> None:
     assert event.time_ns is not None and first_ns is not None and event.time_ns > first_ns
 
 
-def test_waiting_for_an_unrecorded_event_returns_at_once() -> None:
+def test_a_wait_for_an_unrecorded_event_takes_no_time() -> None:
     gpu, clock, _ = started()
     event, stream = VirtualEvent(), gpu.current.stream(0)
     gpu.streams.wait_event(stream, event)
     gpu.streams.synchronize_event(event)
     assert stream.ready_ns == 0 and clock.waits == [] and gpu.streams.query_event(event)
     assert gpu.simulator.stats.events_never_recorded == 1
-    gpu.streams.record_event(event, stream)  # as a ring of events is, whose first round waits for nothing
+    # A script with a ring of events does this: in the first round, it waits for unrecorded events.
+    gpu.streams.record_event(event, stream)
     gpu.streams.synchronize_event(event)
     assert gpu.simulator.stats.events_never_recorded == 0
 
@@ -118,15 +119,15 @@ def test_a_full_launch_queue_blocks_the_host_until_the_oldest_launch_has_ended(r
     begin_ns = clock.now_ns()
     other = gpu.streams.new(0)
     depth = gpu.recording.launch_queue_depth
-    assert depth == (1_288 if recorded else LAUNCH_QUEUE_DEPTH)  # 1 300 launched, 12 ended by then
+    assert depth == (1_288 if recorded else LAUNCH_QUEUE_DEPTH)  # The script launched 1 300 kernels, of which 12 had ended.
     for _ in range(depth):
         gpu.launches.launch(MM, 0)
     gpu.launches.flush()
-    assert clock.now_ns() - begin_ns < 30_000 * US  # a second of work is pending, and the host goes on
+    assert clock.now_ns() - begin_ns < 30_000 * US  # A second of work is pending, but the host does not wait.
     gpu.current.set_stream(other)
     gpu.launches.launch(MM, 0)
     gpu.launches.flush()
-    assert clock.now_ns() - begin_ns < 30_000 * US  # each stream has its own queue
+    assert clock.now_ns() - begin_ns < 30_000 * US  # Each stream has a separate queue.
     gpu.current.set_stream(gpu.devices[0].default_stream)
     for _ in range(200):
         gpu.launches.launch(MM, 0)
@@ -142,14 +143,14 @@ def test_the_number_of_selected_elements_comes_from_the_replayed_step() -> None:
     assert gpu.values.output_size("aten::nonzero", (10,)) is None and gpu.values.output_size("aten::nonzero", (11,)) is None
 
 
-def test_work_on_two_streams_overlaps_and_wait_stream_orders_it() -> None:
+def test_work_on_two_streams_overlaps_unless_one_stream_waits_for_the_other() -> None:
     gpu, _, log = started()
     side = gpu.streams.new(0, priority=-1)
     gpu.launches.launch(MM, 0)
     default = gpu.current.stream(0)
     gpu.current.set_stream(side)
     assert gpu.current.stream(0) is side and gpu.current.device() == 0
-    gpu.launches.launch(MM, 0)  # not recorded: estimated, on the side stream
+    gpu.launches.launch(MM, 0)  # This op was not recorded, so its time on the side stream is estimated.
     gpu.launches.flush()
     assert log.device[1]["start_ns"] < default.ready_ns
     gpu.streams.wait_stream(side, default)
@@ -220,7 +221,7 @@ def test_a_watch_for_autograd_nodes_ends_before_the_next_launch() -> None:
     launches.watch_nodes(lambda: nodes[0], found)
     launches.launch(MM, 0)
     nodes[0] = 8
-    other = threading.Thread(target=launches.launch, args=(MM, 0))  # another thread's op is not watched
+    other = threading.Thread(target=launches.launch, args=(MM, 0))  # The watch ignores ops of another thread.
     other.start()
     other.join()
     assert launched_before == []
@@ -263,7 +264,7 @@ def test_a_device_has_the_recorded_memory_size_or_the_given_one(given: tuple[int
     trace.devices.append(Device(0, 1, "Small GPU", 4 << 30, outside_bytes=300 << 20))
     gpu = VirtualGpu(trace, 0, FakeClock(), Log(), config=ReplayConfig(gpu_memory_bytes=given))  # type: ignore[arg-type]
     assert [device.memory.usage.capacity_bytes for device in gpu.devices] == sizes
-    context_bytes = 224 << 20  # of a P100: 56 processors x 2048 threads x 2 KiB
+    context_bytes = 224 << 20  # A P100 has 56 multiprocessors with 2048 threads x 2 KiB each.
     assert [device.memory.usage.free_bytes for device in gpu.devices] == [sizes[0] - context_bytes, sizes[1] - (300 << 20)]
 
 
@@ -274,14 +275,14 @@ def two_devices() -> tuple[VirtualGpu, FakeClock, Log]:
 
 
 def test_a_copy_between_two_devices_waits_for_the_streams_of_both_and_delays_both() -> None:
-    """The order is that of copy_kernel_cuda in ATen's Copy.cu: on the source's stream, between two barriers."""
+    """The copy runs on the stream of the source device, between two barriers, as in copy_kernel_cuda of ATen's Copy.cu."""
     gpu, clock, log = two_devices()
     first, second = gpu.current.stream(0), gpu.current.stream(1)
-    second.wait(clock.now_ns() + 5_000 * US)  # the target is busy, so its memory may still be in use
+    second.wait(clock.now_ns() + 5_000 * US)  # The target device is busy, so its memory may still be in use.
     gpu.launches.copy_to_peer(COPY, 4 << 20, 0, 1)
     [copy] = [row for row in log.device if row["kind"] == DeviceKind.MEMCPY]
     assert (copy["device"], copy["stream"], copy["bytes"]) == (0, 0, 4 << 20)
-    assert copy["start_ns"] == clock.now_ns() + 5_000 * US  # though it was launched long before
+    assert copy["start_ns"] == clock.now_ns() + 5_000 * US  # The copy was launched long before its start.
     assert first.ready_ns == second.ready_ns == copy["start_ns"] + copy["duration_ns"]
     began_ns = clock.now_ns()
     gpu.streams.synchronize_device(1)
@@ -368,7 +369,7 @@ def test_a_profiler_range_lasts_from_its_start_to_its_end() -> None:
     end = gpu.profile.begin_range()
     clock.time_ns += 70 * US
     end("validation")
-    thread.host_ns = clock.now_ns() + 30 * US  # the host's recorded time is ahead of the clock
+    thread.host_ns = clock.now_ns() + 30 * US  # The recorded time of the host is ahead of the clock.
     gpu.profile.begin_range()("empty")
     first_ns, second_ns = begin_ns + 70 * US, begin_ns + 100 * US
     assert log.named == [(0, "validation", begin_ns, first_ns), (0, "empty", second_ns, second_ns)]

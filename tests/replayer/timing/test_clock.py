@@ -268,7 +268,7 @@ def test_a_waiting_thread_sleeps_until_the_deadline(monkeypatch: pytest.MonkeyPa
 
     def wait(condition: threading.Condition, timeout: float) -> bool:
         waits_s.append(timeout)
-        assert len(waits_s) < 9, "it waits again and again"
+        assert len(waits_s) < 9, "the thread waits repeatedly"
         machine.sleep(timeout)
         return False
 

@@ -1,11 +1,11 @@
-"""The allocations of one training step, recorded and replayed, side by side: same sizes in the same order?
+"""Compares the recorded and the replayed allocations of one training step: the sizes of the blocks and their order.
 
     recorded, replayed = steady_step(load("v100.msgpack")), steady_step(load("replay.msgpack"))
     compared = compare(recorded, replayed)
     compared.same, compared.tails, compared.only_recorded
 
-Sizes are those of blocks. A block of the large pool keeps up to 1 MiB that was not split off, and which one has such a tail
-depends on all that was allocated before, also before a recording began; so large blocks that differ by no more are told apart.
+A block of the large pool may have an unsplit tail of up to 1 MiB. Earlier allocations, even from before the recording, decide
+which blocks have such a tail. So large blocks whose sizes differ by no more than 1 MiB are counted separately.
 """
 
 from __future__ import annotations

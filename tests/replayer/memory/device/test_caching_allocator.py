@@ -235,7 +235,7 @@ def test_the_out_of_memory_message_contains_the_segment_size_and_all_figures() -
         " See documentation for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
     )
     assert (memory.usage.stats()["num_ooms"], memory.usage.stats()["num_alloc_retries"]) == (1, 1)
-    assert take(memory, 4 * MIB).address, "the allocator works on after it was full"
+    assert take(memory, 4 * MIB).address, "the allocator still works after it was full"
 
 
 def test_a_request_of_3_mib_fails_for_the_20_mib_of_its_segment() -> None:

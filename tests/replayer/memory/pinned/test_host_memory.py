@@ -244,7 +244,7 @@ def _vm_locked_bytes() -> int:
     return int(next(line for line in lines if line.startswith("VmLck")).split()[1]) << 10
 
 
-needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="VmLck is told by Linux alone")
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports VmLck")
 
 
 @needs_proc
