@@ -59,6 +59,7 @@ class RegionGraph:
         graph.graph.set_codegen(_BoxedCodeGen())
         fuse_attention(graph.graph)
         _keep_constants(graph.graph)
+        _fill_without_wait(graph.graph)
         graph.recompile()
         _LazyGraphModule.force_recompile(graph)  # otherwise, each run would also be a call of a module
         self._run: Callable[[list[TorchAny]], TorchAny] = graph.forward
@@ -159,6 +160,17 @@ def _keep_constants(graph: TorchAny) -> None:
             node.target = _called_once(node.target)
             node.meta.pop("val", None)  # a constant takes no memory in a plan
             constants.add(node)
+
+
+def _fill_without_wait(graph: TorchAny) -> None:
+    """Replace `x[mask] = 0.0` by `where`, as Inductor does. Without a compiler, such an assignment waits for the GPU."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.index_put.default):
+        target, indices, value, *accumulates = node.args
+        x, mask, filled = (one.meta.get("val") if one is not None else None for one in (target, indices[0], value))
+        if len(indices) > 1 or any(accumulates) or not all(isinstance(one, torch.Tensor) for one in (x, mask, filled)):
+            continue
+        if mask.dtype is torch.bool and mask.dim() == x.dim() and not filled.dim():
+            node.target, node.args = torch.ops.aten.where.self, (indices[0], value, target)
 
 
 def _called_once(op: TorchFunction) -> TorchFunction:

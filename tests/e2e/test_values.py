@@ -202,13 +202,26 @@ with torch.no_grad():
 values.mul_(3)
 graph.replay()
 print(torch.allclose(captured[0, 0, :, 0], 3 * rows))
+
+@torch.compile
+def without_large(x):
+    y = x + 1
+    y[y > 3] = 0.0
+    return y
+
+without_large(rows)
+filling = torch.cuda.CUDAGraph()
+with torch.cuda.graph(filling):
+    small = without_large(rows)
+filling.replay()
+print(small[:5].tolist() == [1.0, 2.0, 3.0, 0.0, 0.0])
 """
 
 
-def test_compiled_flex_attention_is_computed_as_one_kernel_also_in_a_captured_graph(tmp_path: Path, trace: Path) -> None:
+def test_compiled_attention_and_masked_assignments_are_computed_also_in_a_captured_graph(tmp_path: Path, trace: Path) -> None:
     done = _replay(trace, "compute", _script(tmp_path, COMPILED_ATTENTION))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["True"] * 4
+    assert done.stdout.split() == ["True"] * 5
 
 
 def test_an_unrecorded_size_raises_an_error_with_advice_if_assumptions_are_off(tmp_path: Path, trace: Path) -> None:
