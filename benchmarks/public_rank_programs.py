@@ -105,7 +105,7 @@ def run(program: Program, sources: Path, python: str, *, native: bool) -> Run:
             environment |= {"CUDA_VISIBLE_DEVICES": "", "CUDA_IS_CPU": "1", "LOCAL_WORLD_SIZE": str(program.ranks)}
             environment |= program.native_environment
             start = ["-m", "torch.distributed.run", f"--nproc_per_node={program.ranks}", f"--master_port={free_port()}"]
-            command = [python, *([] if program.spawns else start), *words]
+            command = [python, *([] if program.spawns else start), *words, *program.native_words.split()]
         else:
             search.append(str(ROOT))
             options = f"{program.times} --values {program.values} --clock recorded"

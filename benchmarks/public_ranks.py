@@ -35,7 +35,8 @@ Edit = tuple[str, str, str]  # file, text, replacement
 @dataclass(frozen=True)
 class Program:
     """The field `words` contains the arguments of `python`. The field `spawns` is True if the program starts its ranks itself.
-    The field `times` contains options of `trace replay` that select the virtual GPUs."""
+    The field `times` contains options of `trace replay` that select the virtual GPUs. The field `native_words` contains options
+    that the program needs on CPUs."""
 
     project: str
     name: str
@@ -49,6 +50,7 @@ class Program:
     edits: tuple[Edit, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     native_environment: dict[str, str] = field(default_factory=dict)
+    native_words: str = ""
 
 
 def _of_examples() -> list[Program]:
@@ -296,7 +298,8 @@ def _of_megatron() -> list[Program]:
 
 def _of_torchtitan() -> list[Program]:
     """The integration tests of torchtitan's features."""
-    run = "-m torchtitan.train --module torchtitan_recipes.tests.features --training.steps 2"
+    few_tokens = "--training.num_tokens_per_microbatch_per_dp_rank 128 --training.max_context_length 64"
+    run = f"-m torchtitan.train --module torchtitan_recipes.tests.features --training.steps 2 {few_tokens}"
     two = (
         "default compile compile_sac_op tp2 ce_loss_tp2 tp2_no_sp tp2_compile full_checkpoint_save hf_checkpoint_save"
         " last_save_model_only_bf16 pp2_1f1b optimizer_bf16_states fsdp_reshard_always gradient_accumulation sft"
@@ -310,7 +313,15 @@ def _of_torchtitan() -> list[Program]:
         f"llama3_debugmodel_{name}": 4 for name in four.split()
     }
     return [
-        Program("torchtitan", name, f"{run} --config {name}", count, values="recorded", native=False)
+        Program(
+            "torchtitan",
+            name,
+            f"{run} --config {name}",
+            count,
+            environment={"SAME_START": "1"},
+            native="compile" not in name,  # compiled code rounds bfloat16 numbers at other places
+            native_words="--training.disable_cuda_graphs",
+        )
         for name, count in counts.items()
     ]
 

@@ -135,6 +135,8 @@ def install() -> None:
     cuda.get_rng_state = lambda *_args: torch.get_rng_state()
     cuda.set_rng_state = lambda state, *_args: torch.set_rng_state(state)
     cuda.Event, cuda.Stream, cuda.stream = Event, torch.cpu.Stream, torch.cpu.stream
+    stream: Any = torch.cpu.Stream
+    stream.synchronize = lambda _self: None
     cuda.current_stream = cuda.default_stream = torch.cpu.current_stream
     attention: Any = importlib.import_module("torch.nn.attention.flex_attention")
     attention._validate_device = lambda *_args: None  # PyTorch rejects gradients of FlexAttention on the CPU

@@ -91,6 +91,8 @@ def start(module: Any, _args: Any) -> None:
     """Give all matrices new values before the first forward pass, because DTensor draws other numbers on GPUs than on CPUs."""
     import torch
 
+    if torch.compiler.is_compiling():  # the first forward pass of the whole model has set all values
+        return
     with torch._C.DisableTorchFunction():  # not an operation of the program, which a mode of the program might reject
         for number, parameter in enumerate(module.parameters()):
             if parameter.dim() > 1 and not hasattr(parameter, "has_same_start"):
