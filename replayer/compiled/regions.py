@@ -166,8 +166,9 @@ def _fill_without_wait(graph: TorchAny) -> None:
     """Replace `x[mask] = 0.0` by `where`, as Inductor does. Without a compiler, such an assignment waits for the GPU."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.index_put.default):
         target, indices, value, *accumulates = node.args
-        x, mask, filled = (one.meta.get("val") if one is not None else None for one in (target, indices[0], value))
-        if len(indices) > 1 or any(accumulates) or not all(isinstance(one, torch.Tensor) for one in (x, mask, filled)):
+        metas: list[TorchAny] = [one.meta.get("val") if one is not None else None for one in (target, indices[0], value)]
+        x, mask, filled = metas
+        if len(indices) > 1 or any(accumulates) or not all(isinstance(one, torch.Tensor) for one in metas):
             continue
         if mask.dtype is torch.bool and mask.dim() == x.dim() and not filled.dim():
             node.target, node.args = torch.ops.aten.where.self, (indices[0], value, target)
