@@ -55,7 +55,7 @@ def test_host_copies_are_exposed_while_no_other_gpu_work_runs() -> None:
     trace = rank_trace([("gemm", 7, 100, 60), *((name, 8, *of) for name, of in zip(names, times, strict=True))], [])
     trace.device.kind[1:] = DeviceKind.MEMCPY
     assert exposed_copies_ns(trace) == 40 * US
-    # WHEN the copy within the GPU is launched at 180 us THEN 10 us of each host copy are exposed, because it waits for them
+    # WHEN the copy within the GPU is launched at 180 us THEN it waits for 10 us of each host copy, and these 20 us are exposed
     launched_ns = int(trace.steps.start_ns[0]) + np.array([90, 130, 135, 180]) * US
     trace.host = HostSpans.of(
         thread=[0] * 4, kind=[HostKind.RUNTIME] * 4, name=[0] * 4, start_ns=launched_ns, duration_ns=[US] * 4
@@ -65,8 +65,8 @@ def test_host_copies_are_exposed_while_no_other_gpu_work_runs() -> None:
 
 
 def test_communication_without_concurrent_computation_is_exposed() -> None:
-    """GIVEN kernels that compute from 100 to 200 us and from 250 to 260 us WHEN NCCL kernels run from 180 to 220 us and from
-    240 to 280 us THEN 30 us of the 80 us of communication are hidden."""
+    """GIVEN NCCL kernels from 180 to 220 us and from 240 to 280 us WHEN other kernels compute from 100 to 200 us and from 250
+    to 260 us THEN 30 us of communication are hidden and 50 us are exposed."""
     kernels = [("gemm", 7, 100, 60), ("gemm", 8, 150, 50), ("gemm", 7, 250, 10)]
     nccl = [("ncclDevKernel_AllReduce", 20, 180, 40), ("ncclDevKernel_AllReduce", 20, 240, 40)]
     facts = communication(rank_trace([*kernels, *nccl], [90, 150, 200]))
@@ -169,8 +169,8 @@ def test_reductions_and_gathers_on_one_device_are_not_communication(kernel: str)
 def test_collective_totals_include_only_calls_with_known_size_and_end(
     endings: tuple[Ending, ...], timed: int, bounded: int, duration_ns: int, median_ns: int
 ) -> None:
-    """GIVEN three collective calls of 10, 30 and 99 ns WHEN the size of the second call was not recorded THEN the sizes of the
-    other two are added up."""
+    """GIVEN three collective calls WHEN the size of the second call was not recorded THEN only the sizes of the first and the
+    third call are added up."""
     trace = Trace()
     name, backend = trace.strings.add("all_reduce"), trace.strings.add("nccl")
     trace.collectives = Collectives.of(

@@ -79,9 +79,9 @@ def test_idle_time_and_bottleneck_describe_the_same_average_step() -> None:
     """GIVEN clean steps of 100 us and a last clean step of 140 us WHEN idle time and bottleneck are computed THEN both describe
     the average clean step of 111.75 us.
 
-    The profiled steps are those of the test above. On the GPU, the first step ends after 107 us, because nothing ran before it.
-    All 20 us of its data loading count. The average step takes (107 + 100 + 100 + 140) / 4 = 111.75 us. Its data loading takes
-    (20 + 3 * 13) / 4 = 14.75 us. The host causes the remaining idle time, 111.75 - 50 - 14.75 - 12 = 35 us.
+    The profiled steps take 150 us. On the GPU, the first step ends after 107 us, because nothing ran before it. All 20 us of
+    its data loading count. The average step takes (107 + 100 + 100 + 140) / 4 = 111.75 us. Its data loading takes (20 + 3 * 13)
+    / 4 = 14.75 us. The host causes the remaining idle time, 111.75 - 50 - 14.75 - 12 = 35 us.
     """
     trace = training(steps=8, jitter_us=(*[0] * 3, 40, *[50] * 4))
     trace.device = trace.device.take(trace.device.start_ns >= trace.steps.start_ns[4])
@@ -149,8 +149,8 @@ def test_idle_time_before_a_late_first_kernel_has_an_unknown_reason(late_ns: int
 
 def test_a_gpu_is_idle_while_another_gpu_of_its_process_still_works() -> None:
     """GIVEN a step that launches 2 ms of work on one GPU and 8 ms on another THEN the first GPU waits 5 ms for the other GPU
-    after the host's step. Both GPUs are measured for 9 ms. The first GPU is idle for 1 ms before its work and for 6 ms after
-    it."""
+    after the host's step. The measurement of both GPUs lasts 9 ms. The first GPU is idle for 1 ms before its work and for 6 ms
+    after it."""
     trace = a_trace([(0, 4)], [Work(0, 1, 3), Work(0, 1, 9, device=1)], devices=(0, 0))
     short, long = idle_times(trace)["cuda:0"], idle_times(trace)["cuda:1"]
     assert [(of.window_ns, of.busy_ns, of.idle_ns) for of in (short, long)] == [(9 * MS, 2 * MS, 7 * MS), (9 * MS, 8 * MS, MS)]
@@ -159,8 +159,8 @@ def test_a_gpu_is_idle_while_another_gpu_of_its_process_still_works() -> None:
 
 @pytest.mark.parametrize(("late_us", "reasons"), [(8, {"other_gpu": 16}), (12, {"launch": 12, "unknown": 4})])
 def test_a_launched_kernel_waits_for_another_gpu_that_ends_just_before_it(late_us: float, reasons: dict[str, int]) -> None:
-    """GIVEN steps in which cuda:0 works for 4 ms and cuda:1 then works for 4 ms WHEN the kernel of cuda:1 starts at most 10 us
-    after the kernel of cuda:0 THEN cuda:1 waits for cuda:0. Otherwise the reason for the late start is unknown."""
+    """GIVEN steps in which first cuda:0 and then cuda:1 works for 4 ms WHEN cuda:1 starts at most 10 us after cuda:0 has ended
+    THEN cuda:1 waits for cuda:0. If cuda:1 starts later, the reason is unknown."""
     late = late_us / 1000
     work = [
         one

@@ -111,8 +111,8 @@ def test_the_launch_queue_contains_only_launches_that_have_not_started() -> None
 
 
 def test_the_runtime_call_during_which_the_gpu_is_idle_longest_is_found() -> None:
-    """GIVEN kernels from 10 to 20 us and from 100 to 110 us WHEN the host is in hipFree from 15 to 75 us THEN hipFree covers 55
-    us of the 65 us of idle time that the host causes."""
+    """GIVEN kernels from 10 to 20 us and from 100 to 110 us WHEN the host is in hipFree from 15 to 75 us THEN the GPU is idle
+    for 55 us during hipFree. The host causes 65 us of idle time in total."""
     calls: list[Call] = [("hipLaunchKernel", 0, 5), ("hipFree", 15, 75), ("hipLaunchKernel", 75, 80)]
     trace = recorded(calls, [(0, 7, "a", 10, 20, 0), (0, 7, "b", 100, 110, 2)])
     trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[110 * US])

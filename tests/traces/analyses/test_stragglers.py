@@ -42,7 +42,7 @@ def test_the_rank_with_the_shortest_collective_kernel_arrived_last() -> None:
     assert found[0].late_per_step_ns == 40 * US
     trace.steps = Steps.of(rank=ranks, start_ns=[at * US for at in starts_us], duration_ns=[150 * US] * 9)
     assert next(of.late_per_step_ns for of in stragglers(trace)) == 20 * US
-    # WHEN all ranks reach the collectives at the same time THEN none is last
+    # WHEN all ranks reach the collectives at the same time THEN no rank is last
     trace.collectives.duration_ns[:] = 10 * US
     assert [of.last for of in stragglers(trace)] == [0, 0, 0]
 
@@ -63,7 +63,7 @@ def test_each_rank_that_arrives_after_the_median_rank_is_late() -> None:
 
 
 def test_ranks_that_are_late_by_chance_are_not_stragglers() -> None:
-    # GIVEN nine ranks of which each is last once, by 10 us
+    # GIVEN nine ranks WHEN each of them is last once, by 10 us
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(9)])
     name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
     calls = [(turn, rank) for turn in range(9) for rank in range(9)]

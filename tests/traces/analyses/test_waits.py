@@ -277,4 +277,4 @@ def test_ranks_wait_for_their_own_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     trace.threads = [Thread(0, 1, "main", "main"), Thread(1, 1, "main", "main")]
     trace.host.thread[2:] = 1
     assert told(host_waits(trace, 0)) == [(20, 5000, 1, 0)] and told(host_waits(trace, 1)) == [(20, 3000, 3, 1)]
-    assert {id(call.args[0]) for call in counted.call_args_list} == {id(trace)}  # the waits of all ranks are found in one pass
+    assert {id(call.args[0]) for call in counted.call_args_list} == {id(trace)}  # The waits of all ranks are found in one pass.

@@ -72,9 +72,8 @@ def test_profiler_cost_is_subtracted_from_median_gaps() -> None:
 
 
 def test_profiled_steps_get_the_waits_for_data_of_unprofiled_steps() -> None:
-    """GIVEN clean steps that wait 100, 300 and 500 ns for data WHEN two profiled steps wait 20 and 10 ns THEN the longer wait
-    becomes the upper quartile, 400 ns, and the shorter wait the lower quartile, 200 ns. The waits do not change the factors of
-    other phases."""
+    """GIVEN clean steps that wait 100, 300 and 500 ns for data WHEN two profiled steps wait 20 and 10 ns THEN their waits
+    become 400 and 200 ns, the quartiles of the clean waits. The waits do not change the factors of other phases."""
     steps: list[Step] = [(StepKind.STEADY, [("loader", ns), ("forward", 100)]) for ns in (300, 100, 500)]
     steps += [(StepKind.PROFILED, [("loader", ns), ("forward", 200)]) for ns in (20, 10)]
     trace = recorded(steps)
@@ -84,7 +83,7 @@ def test_profiled_steps_get_the_waits_for_data_of_unprofiled_steps() -> None:
     assert clean_phases(trace, 4) == pytest.approx({"loader": 200, "forward": 100})
 
 
-def test_evaluation_steps_have_waits_and_factors_of_their_own() -> None:
+def test_evaluation_steps_get_separate_waits_and_factors() -> None:
     """GIVEN clean training steps that wait 300 ns and clean evaluation steps that wait 7 ns WHEN steps of both kinds are
     profiled THEN each kind gets its own clean times."""
     training: Step = (StepKind.STEADY, [("loader", 300), ("forward", 100)])
@@ -114,8 +113,8 @@ def test_waits_in_unprofiled_steps_include_ops_that_only_the_profiler_recorded()
 
 
 def test_batch_waits_and_other_phases_add_up_to_the_median_step() -> None:
-    """GIVEN clean steps of 200, 400 and 400 ns WHEN the median time without the wait is 100 ns THEN a profiled step waits 300
-    ns, so its times add up to the median step."""
+    """GIVEN clean steps of 200, 400 and 400 ns WHEN all phases except the wait take 100 ns THEN a profiled step waits 300 ns,
+    so its times add up to the median step."""
     clean = [(100, 100), (100, 300), (300, 100)]
     steps: list[Step] = [(StepKind.STEADY, [("loader", wait), ("forward", rest)]) for wait, rest in clean]
     trace = recorded([*steps, (StepKind.PROFILED, [("loader", 50), ("forward", 500)])])
@@ -177,9 +176,9 @@ def test_phases_of_old_recordings_are_scaled_by_the_stored_factors() -> None:
 
 
 def test_stages_of_profiled_steps_get_the_relative_times_of_unprofiled_steps() -> None:
-    """GIVEN clean steps of 1000 ns in which scatter runs from 100 to 200 ns and two replicas run from 500 to 900 ns WHEN a
-    profiled step takes 2000 ns THEN its stages begin and end at the same times as in clean steps. The order of the replicas
-    does not matter."""
+    """GIVEN clean steps of 1000 ns with a scatter and two replicas WHEN a profiled step takes 2000 ns THEN its stages begin and
+    end at the same times as in clean steps. Scatter runs from 100 to 200 ns, and the replicas run from 500 to 900 ns. The order
+    of the replicas does not matter."""
     clean = (StepKind.STEADY, [("forward", 1000)])
     trace = recorded([clean, clean, (StepKind.PROFILED, [("forward", 2000)])])
     for step in (0, 1):

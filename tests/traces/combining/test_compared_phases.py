@@ -55,9 +55,8 @@ def test_unprofiled_phases_that_may_wait_for_a_full_launch_queue_are_ignored(
     ],
 )  # fmt: skip
 def test_a_short_wait_in_a_launch_call_may_be_a_coincidence(call: str, wait_us: int, own_us: int) -> None:
-    """GIVEN a phase of 40 ms in clean steps and 20 ms in profiled steps WHEN a launch call in the phase waits for the GPU for
-    at most 0.2 ms THEN all 40 ms are host time. A longer wait, or a wait in another call, is no host time. The other phase is
-    equally long in clean and profiled steps."""
+    """GIVEN a phase of 40 ms in clean steps with a wait for the GPU WHEN the wait is in a launch call and lasts at most 0.2 ms
+    THEN all 40 ms are host time. A longer wait, or a wait in another call, does not count as host time."""
     wait_ns = wait_us * 1000
     clean, profiled = [("forward", 40_000_000), ("other", 10_000_000)], [("forward", 20_000_000), ("other", 10_000_000)]
     trace = recorded([(StepKind.STEADY, clean)] * 2 + [(StepKind.PROFILED, profiled)] * 2)
@@ -146,10 +145,10 @@ def test_clean_steps_are_compared_with_the_last_profile_before_them_if_profiles_
     trace = recorded([clean] * 2 + [profiled] * 3 + [clean] * 6 + [profiled] * 3)
     begins_ns = (trace.steps.start_ns - UNIX_NS).tolist()
     add_ops(trace, [(begins_ns[row], 1) for row in (2, 3)], name="aten::mul")
-    add_ops(trace, [(begins_ns[4], 1)], name="aten::sub")  # the steps of a profile may differ
+    add_ops(trace, [(begins_ns[4], 1)], name="aten::sub")  # the steps of a profile may contain different ops
     add_ops(trace, [(begins_ns[row], 1) for row in (11, 12, 13)], name="aten::div")
     assert compared(trace) == [([2, 3, 4], [0, 1, 5, 6, 7])]
-    trace.host.name[:] = trace.host.name[0]  # the same op in both profiles
+    trace.host.name[:] = trace.host.name[0]  # both profiles now contain the same op
     assert compared(trace) == [([2, 3, 4, 11, 12, 13], [0, 1, *range(5, 11)])]
 
 

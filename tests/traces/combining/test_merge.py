@@ -401,7 +401,7 @@ def test_a_profiled_forward_pass_is_compared_with_the_phase_that_the_recorder_re
 
 def test_a_phase_is_compared_alone_if_it_does_not_contain_the_missing_time() -> None:
     """GIVEN a recorder that missed 450 ns of the forward pass WHEN `h2d` is only 400 ns longer in the recording than in the
-    profile THEN `h2d` is compared alone. It takes 680 ns in clean steps and 960 ns in the profile."""
+    profile THEN `h2d` is compared alone. The phase `h2d` takes 680 ns in clean steps and 960 ns in the profile."""
     shares = {"h2d": 0.85, "zero_grad": 0.0375, "forward": 0.0125, "backward": 0.1}
     recording = made([0, 1000], [800, 1600], [StepKind.STEADY, StepKind.PROFILED], 0, **shares)
     profile = made([1000], [1600], [StepKind.STEADY], 0, h2d=0.6, zero_grad=0.00625, forward=0.29375, backward=0.1)
@@ -410,7 +410,7 @@ def test_a_phase_is_compared_alone_if_it_does_not_contain_the_missing_time() -> 
 
 def test_a_profiled_evaluation_does_not_decide_whether_phases_of_training_begin_at_the_same_place() -> None:
     """GIVEN a long evaluation step whose forward pass begins at the same time in recording and profile WHEN the forward pass of
-    the training step begins earlier in the profile THEN the two phases of the training step are scaled together."""
+    a training step begins earlier in the profile THEN the phases of the training step are scaled together."""
     kinds = [StepKind.STEADY, StepKind.PROFILED, StepKind.EVALUATION]
     recording, profile = (made([0, 1000, 2600], [800, 1600, 160_000], kinds, 0, other=0.4, forward=0.6) for _ in range(2))
     lasts_ns = profile.phases.duration_ns
@@ -448,8 +448,8 @@ def test_the_profiler_slowdown_uses_training_steps_or_else_inference_steps() -> 
 
 
 def test_ops_before_a_wait_for_data_do_not_count_as_data_loading() -> None:
-    """GIVEN a profile whose steps begin with ops before the loader, such as an average of the weights WHEN the recorder counted
-    these ops as loading in clean steps THEN they come before the loader in the merged clean steps, too."""
+    """GIVEN a profile with ops before the loader, such as an average of the weights WHEN the recorder counted these ops as
+    loading in clean steps THEN the merged trace has them before the loader in clean steps, too."""
     kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.PROFILED, StepKind.STEADY, StepKind.EVALUATION]
     recording = made([0, 1000, 2000, 3000, 4000], [1000] * 5, kinds, 0, loader=0.5, backward=0.5)
     recording.phases.device_start_ns = recording.phases.start_ns + 10
@@ -524,8 +524,8 @@ def test_a_step_with_a_captured_cuda_graph_keeps_the_phases_of_the_recorder() ->
 
 
 def test_a_step_keeps_the_recorders_phases_if_its_profile_shows_no_forward_pass() -> None:
-    """GIVEN a forward pass that the recorder saw in the second step WHEN the profile shows none there THEN only this step keeps
-    the phases of the recorder."""
+    """GIVEN a recorder that saw a forward pass in the second step WHEN the profile of this step shows no forward pass THEN only
+    this step keeps the phases of the recorder."""
     profile = training(steps=3)
     phases, strings = profile.phases, profile.strings
     phases.name[(phases.step == 1) & (phases.name == strings.find("forward"))] = strings.add("other")

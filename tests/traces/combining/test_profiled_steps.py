@@ -22,7 +22,7 @@ def test_profiler_cost_distinguishes_kinds_of_events() -> None:
     assert counts.tolist() == [[1, 0, 1, 1, 1, 1, 1, 0, 0], [0, 1, 0, 0, 0, 0, 1, 0, 0]]
 
 
-def test_ranges_and_triton_kernels_of_compiled_code_are_kinds_of_their_own() -> None:
+def test_ranges_and_triton_kernels_of_compiled_code_are_counted_separately() -> None:
     """GIVEN a compiled region with a matrix product and a Triton kernel THEN only the matrix product counts as an op."""
     trace = recorded([(StepKind.PROFILED, [("forward", 100)])])
     names = ["Torch-Compiled Region: 0/0", "CompiledFunction", "## Call CompiledFxGraph f1 ##", "aten::mm", "triton_poi_0"]

@@ -37,7 +37,8 @@ def test_the_profiler_cost_per_op_is_computed_and_subtracted_at_each_op() -> Non
 
 def test_the_subtracted_profiler_costs_never_exceed_the_slowdown_of_the_step() -> None:
     """GIVEN a loss phase of 10 ops that became 25 us slower and a backward pass of 1000 ops that became 480 us slower THEN the
-    1010 ops cost 505 us together, although the time of the short phase is known more exactly."""
+    cost of all ops is 505 us. The cost per op does not come from the short phase alone, although its time is known more
+    exactly."""
     ops, clean = {"loss": 10, "backward": 1000}, {"loss": 100_000, "backward": 5_000_000}
     trace = slowed(500, ops, clean, longer_ns={"loss": 20_000, "backward": -20_000})
     run = with_clean_pace(trace.runs[0], trace, 0)
@@ -65,8 +66,8 @@ def test_a_phase_that_takes_no_time_in_profiled_steps_is_not_scaled() -> None:
 
 
 def test_the_corrected_phase_times_add_up_to_the_median_step() -> None:
-    """GIVEN three clean steps of 350 ns, each with a different slow phase WHEN the median of each phase is 100 ns THEN each
-    corrected phase takes 350 / 3 ns, so the phases add up to the step."""
+    """GIVEN three clean steps of 350 ns WHEN a different phase is slow in each step THEN each corrected phase takes 350 / 3 ns,
+    so the phases add up to the step. The median of each phase is 100 ns."""
     slow = [
         [("forward", a), ("backward", b), ("optimizer", c)] for a, b, c in ((150, 100, 100), (100, 150, 100), (100, 100, 150))
     ]
@@ -99,9 +100,8 @@ def test_steps_with_different_work_keep_their_times_if_the_profiler_does_not_slo
     ],
 )
 def test_a_scaled_wait_for_the_gpu_stays_within_its_limits(call: str, lag_us: int, late_us: int, own_us: int) -> None:
-    """GIVEN a phase of 1000 us in clean steps and 600 us in profiled steps, in which a call waits 100 us for the GPU WHEN the
-    phase is scaled THEN its own time is at most 900 us and at least as long as the GPU's lag requires. The other phase was not
-    slowed down."""
+    """GIVEN a phase of 1000 us in clean steps WHEN a call in the phase waits 100 us for the GPU THEN the host time of the phase
+    is at most 900 us. A lag of the GPU makes the wait longer and the host time shorter."""
     trace = recorded(
         [(StepKind.STEADY, [("forward", 2_000_000), ("other", 1_000_000)])] * 2
         + [(StepKind.PROFILED, [("forward", 2_000_000), ("other", 600_000)])] * 2
@@ -172,8 +172,8 @@ def test_two_phases_with_the_same_name_get_separate_scale_factors() -> None:
 
 def test_backward_passes_in_a_row_are_compared_with_the_one_that_the_recorder_sees() -> None:
     """GIVEN a step that computes two gradients in a row, and then trains WHEN only the profile shows ops between the gradients
-    THEN these ops and both gradients have one factor, 400 / (500 + 100 + 200). The later backward pass has the factor 100 /
-    400."""
+    THEN these ops and the gradients have one common factor. This factor is 400 / (500 + 100 + 200), and the factor of the later
+    backward pass is 100 / 400."""
     clean = [("forward", 100), ("backward", 400), ("loss", 50), ("backward", 100)]
     profiled = [("forward", 100), ("backward", 500), ("other", 100), ("backward", 200), ("loss", 50), ("backward", 400)]
     trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, profiled)] * 3)
@@ -225,8 +225,8 @@ def test_steps_with_different_numbers_of_phases_get_separate_scale_factors() -> 
 def test_profiled_steps_are_compared_only_with_unprofiled_steps_of_the_same_work(
     before: int, ops: int, later: int, op_ns: int, later_ns: int
 ) -> None:
-    """GIVEN two windows of profiled steps WHEN the steps of the second window call two ops instead of one THEN only the window
-    with more clean steps around it decides the cost of an op."""
+    """GIVEN two windows of profiled steps WHEN the steps of the second window call two ops instead of one THEN the window with
+    more clean steps decides the cost of an op."""
     steps: list[Step] = [(StepKind.STEADY, [("forward", 100)])] * before + [(StepKind.PROFILED, [("forward", 200)])] * 3
     steps += [(StepKind.STEADY, [("forward", 400)])] * 3 + [(StepKind.PROFILED, [("forward", 1000)])] * later
     trace = recorded([*steps, *[(StepKind.STEADY, [("forward", 400)])] * 3])
@@ -241,7 +241,7 @@ def test_profiled_steps_are_compared_only_with_unprofiled_steps_of_the_same_work
 
 def test_profiler_cost_compares_steps_that_have_the_same_phases() -> None:
     """GIVEN a second profile of one step that has no phase "other" WHEN the clean steps after it have this phase THEN they are
-    compared with the first profile, which also has it. One op costs 200 - 150 ns."""
+    compared with the first profile, which also has it. The cost of one op is 200 - 150 ns."""
     usual: list[Step] = [(StepKind.STEADY, [("other", 50), ("forward", 150)])] * 6
     profiled: list[Step] = [(StepKind.PROFILED, [("other", 50), ("forward", 200)])] * 3
     early: list[Step] = [(StepKind.STEADY, [("other", 50), ("forward", 100)])] * 4
@@ -255,7 +255,7 @@ def test_profiler_cost_compares_steps_that_have_the_same_phases() -> None:
 
 def test_the_profiler_cost_ignores_steps_with_an_unusual_number_of_ops() -> None:
     """GIVEN clean steps of 100 ns and profiled steps of 200 ns with one op WHEN two other profiled steps have one more op and
-    take 1000 ns THEN the cost of an op is still 100 ns. One slow step of 900 ns does not count either."""
+    take 1000 ns THEN the cost of an op is still 100 ns. A single slow step of 900 ns does not change the cost."""
     lasts_ns = [200, 200, 900, 1000, 1000]
     trace = recorded(
         [(StepKind.STEADY, [("forward", 100)])] * 3 + [(StepKind.PROFILED, [("forward", lasts)]) for lasts in lasts_ns]
@@ -288,8 +288,8 @@ def test_the_profiler_cost_per_op_excludes_waits_for_the_gpu() -> None:
     """GIVEN a forward pass of 100 ops in 300 us, of which 25 us are a wait for the GPU WHEN the profiler took 600 ns per op
     THEN this cost is found.
 
-    Without the wait, the profiled time is 335 us and the clean time is 275 us. The 100 ops, one launch and one synchronization
-    cost the other 60 us.
+    Without the wait, the profiled time is 335 us and the clean time is 275 us. The difference of 60 us is the cost of 100 ops,
+    one launch and one synchronization.
     """
     trace = slowed(600, {"forward": 100}, {"forward": 300_000})
     begins_ns = trace.steps.start_ns[4:] - UNIX_NS
@@ -306,8 +306,8 @@ def test_the_profiler_cost_per_op_excludes_waits_for_the_gpu() -> None:
 
 
 def test_with_concurrent_threads_the_cost_of_ops_is_limited_by_the_slowdown() -> None:
-    """GIVEN a forward pass of DataParallel whose 100 ops became only 10 us slower WHEN the backward pass shows a cost of 600 ns
-    per op, 60 us for 100 ops THEN the cost is limited to 10 us plus the noise of the forward pass, divided by 100."""
+    """GIVEN a cost of 600 ns per op in the backward pass WHEN the 100 ops of a DataParallel forward pass became only 10 us
+    slower THEN the cost of these ops is limited to this slowdown and its noise."""
     ops = {"forward": 100, "backward": 200}
     trace = slowed(600, ops, {"forward": 300_000, "backward": 600_000}, longer_ns={"forward": -50_000})
     for step in range(8):

@@ -194,8 +194,8 @@ def test_fused_kernels_replace_the_ops_in_their_names() -> None:
 
 @pytest.mark.parametrize("phases", ["forward backward", "backward"])
 def test_a_fused_kernel_replaces_ops_of_its_own_phase_or_else_of_another(phases: str) -> None:
-    """GIVEN additions in one or two phases WHEN the second trace has a fused kernel in the forward pass THEN this kernel
-    replaces the addition of the forward pass, or else an addition of another phase."""
+    """GIVEN a fused kernel in the forward pass of the second trace THEN it replaces the addition in the forward pass of the
+    first trace. WHEN only the backward pass has an addition THEN the fused kernel replaces this addition."""
     begins_us = {"forward": 35, "backward": 65}
     made = [Call("aten::add", "4,4", begins_us[phase], "add") for phase in phases.split()]
     fused = Call("triton_poi_fused_add_0", "4,4", 35, "triton_poi_fused_add_0")
@@ -273,8 +273,9 @@ def test_kernels_of_two_inference_servers_are_matched_by_kind_of_computation() -
 
 
 def test_kernels_at_the_position_of_an_attention_kernel_count_as_attention() -> None:
-    """GIVEN a kernel "sage_fwd", whose name does not show what it computes WHEN its neighbours are those of an attention kernel
-    in the first trace THEN it replaces this kernel. A kernel at a position where the first trace has none is new."""
+    """GIVEN a kernel "sage_fwd", whose name does not show what it computes WHEN the first trace has an attention kernel between
+    the same neighbours THEN "sage_fwd" replaces the attention kernel. A kernel at a position where the first trace has none is
+    new."""
     fmha = recording(graph=("gemm", "fmha_fwd", "relu", "gemm", "add"))
     sage = recording(graph=("gemm", "sage_quant", "sage_fwd", "relu", "gemm", "extra", "add"))
     found = between(fmha, sage)
@@ -385,7 +386,7 @@ def test_the_ops_of_an_inductor_kernel_are_read_from_its_name(kernel: str, ops: 
     assert list(named_ops(kernel, known)) == [canonical_op(op) for op in ops]
 
 
-def test_a_change_of_kernel_times_is_listed_from_a_microsecond_and_from_the_tolerance_on() -> None:
+def test_a_change_of_kernel_times_is_listed_if_it_exceeds_a_microsecond_and_the_tolerance() -> None:
     """GIVEN two kernels of 10 us WHEN they take 11 us and 11.001 us in the second trace THEN only the second kernel counts as
     longer."""
     first = recording(("aten::relu", "relu_kernel"), ("aten::mul", "mul_kernel"))

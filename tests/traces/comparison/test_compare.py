@@ -105,8 +105,8 @@ def test_evaluation_steps_are_compared_separately_if_both_traces_have_them() -> 
 def test_mean_step_times_are_compared_if_the_long_steps_of_one_trace_take_most_of_its_time(
     long_us: int, means: tuple[float, float] | None
 ) -> None:
-    """GIVEN a trace with steps of 100 us, and a trace in which three of eight steps take longer by `long_us` THEN the means are
-    compared if the mean of the second trace is at least twice its median."""
+    """GIVEN a trace with steps of 100 us WHEN three of eight steps of the second trace take longer by `long_us` THEN the means
+    are compared if the mean of the second trace is at least twice its median."""
     found = compare(training(steps=8), training(steps=8, jitter_us=(0, 0, long_us, 0, long_us, long_us, 0, 0))).steps
     assert (found.recorded_median_ns, found.replayed_median_ns) == (100 * US, 100 * US)
     expected = (None, None) if means is None else tuple(round(of * US) for of in means)
@@ -214,9 +214,8 @@ def test_phases_are_compared_by_host_time_and_by_gpu_time() -> None:
 
 
 def test_gpu_work_during_a_wait_for_data_counts_if_the_bottleneck_is_unknown() -> None:
-    """GIVEN replayed steps of 80 us and a wait for data of 3 us, in which the GPU computes for 2 us WHEN the host limited the
-    recorded pace THEN the whole wait is subtracted. WHEN the bottleneck of the recording is unknown THEN only 1 us is
-    subtracted."""
+    """GIVEN a replayed wait for data of 3 us, during which the GPU computes for 2 us WHEN the host limited the recorded pace
+    THEN the whole wait is subtracted. WHEN the bottleneck of the recording is unknown THEN only 1 us is subtracted."""
     recorded, replay = training(), replay_of(training())
     last = replay.device.name == replay.strings.find("vectorized_add")
     replay.device.duration_ns[last] += 5 * US
@@ -230,7 +229,7 @@ def test_host_times_of_phases_are_not_compared_if_one_trace_synchronized_the_gpu
     published, replay = phase_grained(), training(stretch=2)
     published.phase_timing = PhaseTiming.SYNCHRONIZED
     result = compare(published, replay)
-    # THEN host times of phases are shown but not compared, and times between CUDA events are compared
+    # THEN host times of phases are only shown, and times between CUDA events are compared
     assert not result.host_phases_comparable
     assert (result.phases["forward"].recorded_median_ns, result.phases["forward"].error) == (20 * US, None)
     assert result.phases["forward"].device_error == pytest.approx(47 / 27 - 1)

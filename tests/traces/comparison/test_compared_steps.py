@@ -115,8 +115,8 @@ def _with_peaks(steps: int, peaks: dict[int, int]) -> Trace:
 
 def test_memory_peaks_are_compared_without_the_first_step_and_without_compiling_steps() -> None:
     """GIVEN a recording whose fourth step compiles code and takes 900 bytes WHEN the first step of the replay takes 700 bytes
-    THEN neither step counts. The 300 bytes of the other steps are compared. The recording has no memory events before its third
-    step."""
+    THEN neither step counts. Only the 300 bytes of later steps without compilation are compared. The recording has no memory
+    events before its third step."""
     recorded, replay = _with_peaks(5, {2: 300, 3: 900, 4: 300}), _with_peaks(5, {0: 700, 2: 300, 3: 300})
     recorded.host.name[np.searchsorted(recorded.host.start_ns, recorded.steps.start_ns[3])] = recorded.strings.add(
         "compile_inner (dynamo_timed)"
@@ -165,8 +165,8 @@ def test_gpu_time_is_compared_only_in_steps_without_estimated_times() -> None:
 
 @pytest.mark.parametrize(("estimated_ns", "compared"), [(2000, 2), (2001, 1)])
 def test_gpu_time_is_compared_in_steps_with_at_least_nine_tenths_recorded_times(estimated_ns: int, compared: int) -> None:
-    """GIVEN a replay of two steps with 20 us of GPU work each WHEN about 2 us of the second step are an estimate THEN the step
-    is compared only if the estimate is at most a tenth."""
+    """GIVEN a replay of two steps with 20 us of GPU work each WHEN at most 2 us of a step are estimated THEN the GPU time of
+    this step is compared."""
     recorded, replay = training(steps=2), training(steps=2)
     replay.steps.recorded_step[:] = [0, 1]
     replay.device.duration_ns[:] = [4000] * 9 + [estimated_ns]
@@ -199,7 +199,7 @@ def test_replayed_steps_are_compared_with_profiled_steps_of_the_same_number() ->
     others = ~np.isin(replay.steps.number, recorded.steps.number[4:])
     inside = np.isin(step_windows(replay).holding(replay.host.start_ns, np.zeros(len(replay.host))), np.flatnonzero(others))
     replay.host.name[inside & (replay.host.kind == HostKind.OP)] = replay.strings.add("aten::metric")
-    # THEN it is the same program. WHEN these two steps have other numbers THEN it is another program.
+    # THEN the replay is the same program. WHEN these two steps have other numbers THEN the replay is another program.
     assert compare(recorded, replay).verdict.sameness is Sameness.SAME_PROGRAM
     replay.steps.number += 2
     assert compare(recorded, replay).verdict.sameness is Sameness.OTHER_PROGRAM
@@ -232,9 +232,8 @@ def test_steps_are_compared_with_steps_of_the_same_kind() -> None:
 
 
 def test_evaluation_steps_of_different_length_are_compared_by_step_number() -> None:
-    """GIVEN a recording of five generated tokens, in which every third token takes 400 us longer WHEN a replay repeats a
-    profile of two short tokens for nine tokens THEN steps with the same number are compared. The profiler starts in the fifth
-    step, which is left out."""
+    """GIVEN a recording in which every third generated token takes 400 us longer WHEN a replay repeats a profile of two short
+    tokens THEN steps with the same number are compared. The profiler starts in the fifth step, which is left out."""
     recorded = training(steps=7, jitter_us=(0, 0, 400, 0, 0, 0, 0))
     recorded.runs = {0: Run("hand", "unix", profiler=ProfilerUse(steps=(10, 11)))}  # the step numbers of the last two steps
     replay = training(steps=9, jitter_us=(0, 0, 400, 0, 0, 400, 400, 400, 400))

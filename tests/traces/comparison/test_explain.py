@@ -116,8 +116,8 @@ def test_slower_kernels_are_named_with_their_counts() -> None:
 
 
 def test_explain_names_a_slower_op_but_not_its_renamed_kernel() -> None:
-    """GIVEN a convolution of 10 µs by cuDNN WHEN the other trace has a convolution of 30 µs by MIOpen THEN the op is named as
-    slower, although op and kernel have other names."""
+    """GIVEN a convolution of 10 µs by cuDNN WHEN the second trace has a convolution of 30 µs by MIOpen THEN the op is named as
+    slower, although its name and the name of its kernel differ."""
     other = training()
     other.device.duration_ns[1::5] = 30_000
     names = {"volta_sgemm_nn": "Cijk_Ailk_Bljk_S_B", "aten::cudnn_convolution": "aten::miopen_convolution"}
@@ -191,8 +191,8 @@ def test_the_tolerance_does_not_decide_which_reason_is_the_largest(tolerance: fl
 
 
 def test_explain_compares_the_copies_that_do_not_overlap_with_compute() -> None:
-    """GIVEN a kernel of 10 ms and a copy of 6 ms per step WHEN the copy runs before the kernel in A, and at the same time as
-    the kernel in B THEN B waits 6 ms less for copies. Waits below 2 % of a step are also compared."""
+    """GIVEN a kernel of 10 ms and a copy of 6 ms per step WHEN the copy runs before the kernel in A, and during the kernel in B
+    THEN B waits 6 ms less for copies. Waits below 2 % of a step are also compared."""
 
     def copying(step_ms: float, kernel_ms: float) -> Trace:
         starts = [step * step_ms for step in range(4)]
@@ -320,8 +320,8 @@ def test_explain_names_the_gpu_work_of_phases_if_the_gpu_limits_both_traces() ->
     [(110, 5, "5.0 ms longer"), (110, 4.9, ""), (110, -20, ""), (90, -5, "5.0 ms shorter"), (90, -4.9, ""), (90, 20, "")],
 )
 def test_a_wait_explains_a_phase_if_it_is_at_least_half_of_the_difference(after_ms: int, wait_ms: float, said: str) -> None:
-    """GIVEN a phase of 100 ms in A, of which 30 ms are a wait for the GPU WHEN the change of the wait is at least half of the
-    change of the phase THEN the wait explains the phase."""
+    """GIVEN a phase that waits 30 of 100 ms for the GPU in A WHEN the change of the wait is at least half of the change of the
+    phase THEN the wait explains the phase."""
     comparison = compare(training(3), training(3))
     times = {"recorded_median_ns": 100_000_000, "replayed_median_ns": after_ms * 1_000_000}
     waits = {"wait_recorded_median_ns": 30_000_000, "wait_replayed_median_ns": round((30 + wait_ms) * 1_000_000)}
@@ -332,8 +332,8 @@ def test_a_wait_explains_a_phase_if_it_is_at_least_half_of_the_difference(after_
 
 
 def test_explain_names_a_phases_shorter_wait_for_the_gpu() -> None:
-    """GIVEN steps in A whose host launches for 30 us and then waits until 1,999 us WHEN the host launches for 2,970 us and
-    waits for 19 us in B THEN the wait of the optimizer phase is 1,950 us shorter."""
+    """GIVEN a host that waits 1,969 us for the GPU in A and 19 us in B THEN the wait of the optimizer phase is 1,950 us shorter
+    in B."""
     sides = []
     for launching_us, step_us in ((30, 2_000), (2_970, 3_000)):
         events = []
@@ -474,7 +474,7 @@ def test_explain_mentions_a_single_slow_step_even_if_medians_are_equal() -> None
 
 def test_explain_sorts_gpu_reasons_by_size() -> None:
     """GIVEN a host that runs ahead WHEN waits for data grow by 200 us and kernels by 4 us each THEN idle time is the first
-    reason. It grows by only 200 - 3 / 4 us, because in three of four steps a longer kernel lasts 1 us into the wait."""
+    reason. Idle time grows by only 200 - 3 / 4 us, because a longer kernel shortens three of four waits by 1 us."""
     found = compare(training(), training(loader_us=220, kernel_us=14))
     paces = Both(*(pace and replace(pace, host_runs_ahead=True) for pace in found.paces))
     sizes = [abs(reason.delta_ns) for reason in explain(replace(found, paces=paces)).reasons if not reason.phase]

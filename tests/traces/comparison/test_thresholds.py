@@ -225,7 +225,7 @@ def test_thresholds_are_defined_only_in_the_thresholds_module() -> None:
     assert found == allowed
 
 
-def test_the_page_is_up_to_date() -> None:
+def test_the_constants_page_is_up_to_date() -> None:
     assert PAGE.PAGE.read_text(encoding="utf-8") == PAGE.page(), "run python docs/constants_page.py"
 
 

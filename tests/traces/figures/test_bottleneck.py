@@ -73,8 +73,8 @@ def test_the_bottleneck_is_the_largest_cause_of_idle_time() -> None:
 
 
 def test_a_gpu_that_is_mostly_idle_is_not_the_bottleneck() -> None:
-    """GIVEN a recording of two steps, whose times on the device may be 3 % longer than on the host by chance WHEN the GPU is
-    mostly idle THEN the GPU is not the bottleneck."""
+    """GIVEN a recording of two steps that are 3 % longer on the GPU than on the host, perhaps by chance WHEN the GPU is mostly
+    idle THEN the GPU is not the bottleneck."""
     ahead = replace(OF_DATA, limit="device", host_runs_ahead=True, without_data_ns=100 * MS)
     assert bottleneck(ahead, idle(0, 60)) == PaceLimit("host", 60 * MS, 0.6)
     assert bottleneck(ahead, idle(0, 25, launch=35)) == PaceLimit("device", 60 * MS, 0.6)
@@ -83,8 +83,8 @@ def test_a_gpu_that_is_mostly_idle_is_not_the_bottleneck() -> None:
 
 
 def test_the_possible_gain_excludes_host_time_added_by_the_profiler() -> None:
-    """GIVEN profiled steps in which the GPU waits 500 ms for the host WHEN the GPU is idle for 55 ms of a clean step, apart
-    from data loading THEN only these 55 ms are a possible gain."""
+    """GIVEN profiled steps in which the GPU waits 500 ms for the host WHEN the GPU waits only 55 ms in a clean step THEN only
+    these 55 ms are a possible gain."""
     assert bottleneck(replace(OF_DATA, without_data_ns=95 * MS), idle(5, 500)) == PaceLimit("host", 55 * MS, 0.55)
 
 
@@ -105,7 +105,7 @@ def test_a_gpu_that_is_busy_90_percent_of_the_time_does_not_wait_for_other_gpus(
     assert found is not None and (found.limit, found.gain_ns) == (limit, (100 - busy_ms) * MS)
 
 
-def test_copies_alone_count_as_waits() -> None:
+def test_copies_without_other_gpu_work_count_as_waits() -> None:
     """GIVEN a GPU that is busy for 95 ms of a 100 ms step WHEN only copies run for 50 ms THEN copies are the bottleneck.
 
     If only copies run for 40 ms, this time is a part of the possible gain. Copies below 2 % of a step are not mentioned.
@@ -234,8 +234,8 @@ def test_a_late_rank_is_the_bottleneck_of_all_ranks() -> None:
 
 
 def test_pipeline_stages_wait_for_each_other_as_long_as_they_do_not_compute() -> None:
-    """GIVEN two pipeline stages that compute for 60 of 100 ms WHEN stage 0 waits in a communication kernel and stage 1 is idle
-    for the rest of the step THEN a step could be 40 ms shorter."""
+    """GIVEN two pipeline stages that compute for 60 of 100 ms WHEN both stages wait for the rest of the step THEN a step could
+    be 40 ms shorter. Stage 0 waits in a communication kernel, and stage 1 is idle."""
     starts = [100 * step for step in range(4)]
     trace = a_trace(
         [(start, start + 100) for start in starts for _ in range(2)],
@@ -414,9 +414,8 @@ def test_for_a_single_step_info_shows_how_much_later_the_gpu_ends() -> None:
 
 
 def test_the_time_that_the_host_needs_leaves_out_its_last_wait() -> None:
-    """GIVEN steps that take 2 ms on the host and 7 ms on average on the GPU WHEN the host waits 26 ms for the GPU in the last
-    step THEN the text says that the host needs 2 ms per step. With the wait, the average on the host would be 9 ms, longer than
-    the step."""
+    """GIVEN a host that needs 2 ms per step WHEN it also waits 26 ms for the GPU in the last step THEN the text leaves out this
+    wait. With the wait, the average on the host, 9 ms, would be longer than the average step, 7 ms."""
     ends = [12, 16, 26, 30, 40]
     work = [Work(2 * step + 0.1, start, end) for step, (start, end) in enumerate(pairwise([2, *ends]))]
     said = bottleneck_text(summarize(a_trace([(0, 2), (2, 4), (4, 6), (6, 8), (8, 40)], work), details=False))

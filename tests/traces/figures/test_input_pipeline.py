@@ -48,7 +48,7 @@ def test_a_wait_for_a_batch_ends_at_the_end_of_its_phase() -> None:
         (BatchKind.WAIT, 0, 0, 1, 8),
         (BatchKind.WAIT, 0, 10, 0, 8),
         (BatchKind.WAIT, 0, 25, 9, 8),
-        (BatchKind.WAIT, 1, 3, 6, 8),  # another rank
+        (BatchKind.WAIT, 1, 3, 6, 8),  # a wait of another rank
         (BatchKind.PIN, 0, 4, 4, 8),
     )
     arrived = batch_arrival_ns(Trace(batches=waits), 0, np.array([0, 10, 20]), np.array([10, 20, 30]))

@@ -124,8 +124,8 @@ def test_phases_fill_the_step() -> None:
 
 
 def test_a_phase_without_cuda_events_has_an_unknown_gpu_time() -> None:
-    """GIVEN four steps, of which two have no CUDA events in the forward pass THEN the median GPU time of the forward pass is
-    that of the other two steps."""
+    """GIVEN four steps WHEN two of them have no CUDA events in the forward pass THEN the median GPU time of the forward pass is
+    the median of the other two steps."""
     trace = training(steps=4)
     rows = np.flatnonzero(trace.phases.name == trace.strings.find("forward"))
     trace.phases.device_end_ns[rows[2:]] += 4 * US
@@ -202,7 +202,7 @@ def test_kernel_and_op_tables_add_up_calls_and_times() -> None:
     trace = training(steps=3)
     trace.device.duration_ns[1::5] = 50 * US
     assert kernel_table(trace)[0] == WorkSum("volta_sgemm_nn", 3, 150 * US)
-    # GIVEN a second kernel of the same convolution
+    # WHEN the convolution launches a second kernel THEN its call is still counted once
     trace.device.launch[2] = trace.device.launch[1]
     conv = {w.name: w for w in op_table(trace, outermost=True)}["aten::conv2d"]
     assert (conv.count, conv.device_ns) == (3, 160 * US)
@@ -289,7 +289,7 @@ def test_unprofiled_evaluation_steps_are_preferred_to_profiled_ones() -> None:
     trace.runs[rank] = Run(profiler=ProfilerUse((1,)))
     assert ran_under_profiler(trace).tolist() == [False, True, False]
     assert steady_steps(trace).tolist() == [2]  # the profiler starts in step 0
-    assert profiled_steps(trace).tolist() == [1]  # only this step has kernels
+    assert profiled_steps(trace).tolist() == [1]  # only step 1 has kernels
     trace.runs[rank] = Run(profiler=ProfilerUse((0, 1, 2)))
     assert steady_steps(trace).tolist() == [0, 1, 2]
 

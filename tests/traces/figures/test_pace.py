@@ -130,7 +130,7 @@ def test_one_long_wait_for_data_in_ten_steps_makes_data_the_bottleneck() -> None
 
 def test_idle_time_is_measured_in_whole_periods_of_steps_that_repeat() -> None:
     """GIVEN nine steps that take 10 and 30 ms in turn WHEN the GPU works for 8 ms of each step THEN idle time is measured in
-    the last eight steps. These steps take 160 ms, and the GPU works for 64 ms."""
+    the last eight steps. The last eight steps take 160 ms, and the GPU works for 64 ms of them."""
     starts = [0, 10, 40, 50, 80, 90, 120, 130, 160, 170]
     idle = idle_times(a_trace([*pairwise(starts)], [Work(start + 0.5, start + 1, start + 9) for start in starts[:9]]))["cuda:0"]
     assert (idle.window_ns, idle.busy_ns, idle.steps) == (160 * MS, 64 * MS, 8)
@@ -288,8 +288,8 @@ def test_the_gpu_limits_the_step_if_the_host_waits_for_it() -> None:
 
 
 def test_overlapping_work_of_two_streams_is_counted_once_as_busy() -> None:
-    """GIVEN kernels of 6 ms on stream 7 and of 4.5 ms on stream 8 in each step of 10 ms WHEN 1 ms overlaps with the next step
-    THEN the GPU is busy for 95 % of the time. The work of a step takes 10.5 ms."""
+    """GIVEN steps of 10 ms with 10.5 ms of work on two streams WHEN the work of a step overlaps with the next step for 1 ms
+    THEN the GPU is busy for 95 % of the time."""
     work = [one for t in (0, 10, 20) for one in (Work(t + 0.1, t + 0.2, t + 6.2), Work(t + 0.2, t + 6.7, t + 11.2, stream=8))]
     of = pace(a_trace([(0, 10), (10, 20), (20, 30)], work))
     assert of is not None
@@ -479,8 +479,8 @@ def test_a_trace_without_steps_has_no_step_times() -> None:
 
 
 def test_the_bottleneck_of_varying_steps_comes_from_the_mean_step() -> None:
-    """GIVEN steps of 10, 10, 10, 30 and 30 ms, of which the long steps wait 20 ms for data WHEN the GPU works for 9 ms of each
-    step THEN data is the bottleneck. The GPU works for 90 % of the median step, but for 9 ms of the mean step of 18 ms."""
+    """GIVEN three steps of 10 ms and two steps of 30 ms that wait 20 ms for data WHEN the GPU works for 9 ms of each step THEN
+    data is the bottleneck. The GPU works for 90 % of the median step, but for 9 ms of the mean step of 18 ms."""
     begins = [0, 10, 20, 30, 60, 90]
     steps = list(pairwise(begins))
     work = [Work(end - 10, end - 9.5, end - 0.5) for _, end in steps]

@@ -32,8 +32,8 @@ def rows(trace: Trace) -> list[dict[str, Any]]:
     ("name", "counts", "total_bytes"),
     [
         ("a100_nccl_args_rank0of2.json.gz", ALL_REDUCES, 307_323_096),  # with counts, dtypes and groups
-        ("a100_ddp_diff_control.json.gz", {"all_to_all": 42, "all_reduce": 18}, None),  # only shapes of ranges
-        ("v100_ddp_memory_rank1of2.json.gz", {"all_reduce": 2020}, 0),  # only names
+        ("a100_ddp_diff_control.json.gz", {"all_to_all": 42, "all_reduce": 18}, None),  # the file has only shapes of ranges
+        ("v100_ddp_memory_rank1of2.json.gz", {"all_reduce": 2020}, 0),  # the file has only names
         ("cpu_only_rank34of300.json.gz", {"all_reduce": 10}, None),
         ("a100_megatron_tp8", {"all_reduce": 8 * 85}, None),
         ("b200_eager_inference.json.gz", {"all_gather_into_tensor": 1}, 50_272),

@@ -23,7 +23,7 @@ from traces.model.trace import NONE, DeviceKind, HostKind, HostSpans, StepKind, 
 from traces.script.step_rule import RECORDERS_MARK
 
 Event = dict[str, Any]
-T0 = 1_600_000_000_000_000  # microseconds since 1970
+T0 = 1_600_000_000_000_000  # in microseconds since 1970
 
 
 def op(name: str, start: float, dur: float, tid: Any = 7, cat: Any = "cpu_op", **args: Any) -> Event:
@@ -382,8 +382,8 @@ def test_record_stream_on_a_batch_does_not_start_a_forward_pass() -> None:
 
 
 def test_a_view_does_not_start_a_forward_pass() -> None:
-    """GIVEN views after a batch THEN the forward pass begins with the first op that is not a view. This op may be inside a
-    reshape."""
+    """GIVEN views after a batch THEN the forward pass begins with the first op that is not a view. An op inside a reshape also
+    begins the forward pass."""
     load = op("enumerate(DataLoader)#_Iter.__next__", 20, 10, cat="user_annotation")
     views = [op("aten::select", 32, 4), op("aten::as_strided", 33, 1), op("aten::detach", 37, 3), op("detach", 38, 1)]
     views += [op("aten::reshape", 40, 9)]
@@ -431,8 +431,8 @@ def test_an_op_with_gradients_between_backward_passes_begins_a_forward_pass() ->
 
 
 def test_a_metric_between_two_backward_passes_does_not_begin_the_second_forward_pass() -> None:
-    """GIVEN a metric such as `output.mean().item()` after a backward pass, as in PyTorch's DCGAN example WHEN a module is
-    called before the next backward pass THEN the second forward pass begins with the module, as in the recorder."""
+    """GIVEN a metric after a backward pass, such as `output.mean().item()` in PyTorch's DCGAN example WHEN a module is called
+    before the next backward pass THEN the second forward pass begins with the module, as in the recorder."""
     backward = op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)
     first = [numbered("aten::mm", 10, 5), backward]
     metric, module = numbered("aten::mean", 45, 6), op("nn.Module: Net_0", 58, 10, cat="user_annotation")
@@ -442,7 +442,7 @@ def test_a_metric_between_two_backward_passes_does_not_begin_the_second_forward_
     assert phases_of(*first, metric, *second) == [*before, ("forward", 80), ("backward", 100)]  # no module is known
 
 
-def test_a_recorded_op_between_two_backward_passes_begins_a_forward_pass_only_after_a_built_graph() -> None:
+def test_an_op_between_two_backward_passes_begins_a_forward_pass_if_the_first_pass_built_a_graph() -> None:
     """GIVEN a file with a module WHEN two losses are added between two backward passes THEN the addition is in the phase
     "other", as in the recorder. WHEN autograd recorded an op in the first backward pass THEN this pass built a graph, so the
     addition is a forward pass."""
@@ -691,7 +691,7 @@ def shifted(events: list[Event], us: int) -> list[Event]:
 def test_a_recording_without_step_marks_or_training_is_one_inference_step() -> None:
     assert seen([op("aten::add", 0, 5), op("aten::mul", 7, 5)]) == ("whole", ["EVALUATION"], [12])
     assert "marks of steps" in imported([op("aten::add", 0, 5)]).lacks
-    assert seen([kernel(1, 2)]) == ("whole", ["EVALUATION"], [7])  # the kernel runs from 2 to 7
+    assert seen([kernel(1, 2)]) == ("whole", ["EVALUATION"], [7])  # the kernel runs from 2 to 7 us
 
 
 def test_models_trained_in_turn_with_other_optimizers_make_steps() -> None:

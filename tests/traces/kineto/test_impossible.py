@@ -11,7 +11,7 @@ from traces.kineto.spans.impossible import durations_ns, launches_on_idle_device
 from traces.kineto.spans.launches import DeviceColumns
 from traces.model.trace import NONE, DeviceKind, DeviceSpans
 
-Kernel = tuple[int, int, int, int, int]  # device, stream, start and duration in half microseconds, correlation
+Kernel = tuple[int, int, int, int, int]  # device, stream, start, duration, correlation id; times in half microseconds
 
 kernels = st.tuples(st.integers(0, 1), st.integers(7, 8), st.integers(0, 12), st.integers(0, 9), st.integers(0, 3))
 
@@ -83,7 +83,7 @@ def test_launches_on_an_idle_gpu_are_reported_only_if_all_kernels_begin_late(lat
     """GIVEN kernels on two GPUs whose launch calls return when the last kernel of the GPU has ended WHEN each kernel begins
     more than 1 ms later THEN the launches are reported. A call that returns 1 ns earlier, the first kernel of a GPU, and a
     kernel without a known launch do not count."""
-    ended_ns = [0, 100_000_000, 200_000_000, 299_999_999, 0, 100_000_000]  # when the calls return
+    ended_ns = [0, 100_000_000, 200_000_000, 299_999_999, 0, 100_000_000]  # the times at which the calls return
     starts_ns = [end_ns + late_ns for end_ns in ended_ns]
     starts_ns[3] = 400_000_000
     lasts_ns = [100_000_000 - late_ns, 100_000_000 - late_ns, 100_000_000 - late_ns, 5, 100_000_000 - late_ns, 5]

@@ -275,8 +275,8 @@ def test_launch_calls_moved_to_another_thread_stay_runtime_calls() -> None:
 
 
 def test_gpu_time_of_a_phase_excludes_work_launched_before_the_recording() -> None:
-    """GIVEN a CUDA event at the start of the step that waits until 1300 us for earlier work WHEN the event at the end waits for
-    the step's own kernel until 1340 us THEN the step has 40 us of GPU time."""
+    """GIVEN a GPU that runs earlier work until 1300 us WHEN the kernel of the step runs from 1300 to 1340 us THEN the step has
+    40 us of GPU time."""
     trace = imported(
         span("user_annotation", "ProfilerStep#1", MAIN, 1000, 100, External_id=1),
         op("aten::mm", MAIN, 1010, 20, 2),

@@ -410,8 +410,8 @@ def test_intel_gpu_waits_and_collective_rows_do_not_count_as_work() -> None:
 
 
 def test_kernels_of_intel_gpus_are_matched_to_launches_and_lost_kernels_are_counted() -> None:
-    """GIVEN two ops of 10 ms on an Intel GPU, as Kineto's XPU plugin writes them WHEN a copy to the host waits for the ops THEN
-    each kernel has its op, and the copy is a wait of 19.9 ms. A launch without a kernel is counted."""
+    """GIVEN two ops of 10 ms on an Intel GPU, as Kineto's XPU plugin writes them THEN each kernel has its op. A copy to the
+    host is a wait of 19.9 ms, and a launch without a kernel is counted."""
 
     def launched(number: int, start: float, dur: float, name: str) -> Event:
         return span(name, start, dur, "xpu_runtime", correlation=number, External_id=number)

@@ -21,7 +21,7 @@ from traces.kineto.reading.event_rows import CategoryEvents, as_list, event_fiel
 from traces.kineto.reading.text import parse
 from traces.model.trace import TABLES, Trace
 
-# Texts and values that look like the end of one event and the start of the next.
+# These texts look like the end of one event and the start of the next event.
 traps = st.sampled_from(['}, {"ph": "X"}', '"traceEvents": [', '}, {\\"name\\": 1', "|", "]}", "é"])
 values = st.recursive(
     st.none() | st.integers(0, 9) | traps,

@@ -45,8 +45,8 @@ def later(ends_us: tuple[int, ...], us: int) -> tuple[int, ...]:
 
 
 def test_ranks_on_machines_with_different_clocks_get_one_clock(tmp_path: Path) -> None:
-    """GIVEN a second rank whose clock is 3 ms ahead WHEN it waits 300 us longer in each of three all-reduces THEN the
-    collectives of both ranks end together, and rank 0 is late by 900 us."""
+    """GIVEN a second rank whose clock is 3 ms ahead THEN the collectives of both ranks end together after the import. Rank 1
+    waits 300 us longer in each of three all-reduces, so rank 0 is late by 900 us."""
     trace = imported(tmp_path, all_reduces(ENDS_US, 100), all_reduces(later(ENDS_US, 3_000), 400))
     ends_ns = trace.collectives.end_ns.reshape(2, 3)
     assert (ends_ns[0] == ends_ns[1]).all() and ends_ns[0, 0] == (T0 + 1_000) * 1_000

@@ -108,7 +108,7 @@ def test_a_recording_is_one_step_if_its_repeated_ops_are_not_iterations(ops: lis
     trace = profile.read()
     assert trace.provenance["steps_from"] in ("whole", "inference") and len(trace.steps) == 1
     of = pace(trace)
-    assert of is not None and of.pace_ns == (profile.done_us - 1_000) * US  # until the end of the last kernel
+    assert of is not None and of.pace_ns == (profile.done_us - 1_000) * US  # the step ends with the last kernel
 
 
 @pytest.mark.parametrize(("copies", "steps"), [(True, 4), (False, 1)], ids=["tokens are copied", "layers"])
@@ -263,8 +263,8 @@ def test_each_graph_launch_is_a_step_that_starts_with_its_preparation() -> None:
 
 
 def test_gpu_step_marks_define_the_steps_if_the_host_has_none() -> None:
-    """GIVEN step marks only on the GPU timeline WHEN the kernels of step 8 were launched after 1000 us and those of step 9
-    after 1062 us THEN the steps begin at these times on the host."""
+    """GIVEN step marks only on the GPU timeline THEN a step begins on the host when its first kernel is launched. The kernels
+    of step 8 are launched from 1000 us on, and the kernels of step 9 from 1062 us on."""
     profile = iterations(2, [("aten::mm", ["gemm"]), ("aten::add", ["add"]), ("aten::mul", ["mul"])])
     profile.mark("gpu_user_annotation", "ProfilerStep#8", 1_100, 1_400)
     profile.mark("gpu_user_annotation", "ProfilerStep#9", 1_400, 1_700)

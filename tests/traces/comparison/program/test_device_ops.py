@@ -30,7 +30,7 @@ def _launched(ops: list[tuple[str, int, int]], launches: list[tuple[int, str]]) 
 
 
 def test_copies_made_by_a_hook_count_as_calls_of_the_script() -> None:
-    """GIVEN a trace in which a hook copies a tensor to the host during a matrix product, as save_on_cpu does WHEN another trace
+    """GIVEN a trace in which a hook copies a tensor to the host during a matrix product, like save_on_cpu WHEN another trace
     has the copy before the product THEN both traces contain one copy and one product."""
     to_host = "Memcpy DtoH (Device -> Pinned)"
     nested = _launched(
@@ -143,7 +143,7 @@ def test_ops_inside_another_op_do_not_count_as_additional_calls(inner: str) -> N
 
 def test_adding_a_bias_inside_a_convolution_does_not_count_as_a_call() -> None:
     """GIVEN a recorded convolution that calls an op to add the bias WHEN the convolution of a replay launches both kernels
-    without this op THEN the program is the same. Both traces also call the op elsewhere."""
+    without this op THEN the program is the same. Outside the convolution, both traces call this op."""
     operands, alone = "32,3,8,8;4,3,3,3;4", Call("aten::add_", "32,4,6,6;32,4,6,6", 50, "add")
 
     def traced(*inner: str) -> Trace:

@@ -55,7 +55,7 @@ def steps(*names: str) -> list[DeviceOp]:
         (("abcdef",), ("abcdef",), None),
         (("abcdef",), ("bacdef",), "1 of 6 are out of place, e.g. a 2 in the first trace, b 2 in the second"),
         (("abcdef", "abcdef"), ("fedcba", "abdcef"), "1 of 6 are out of place, e.g. c 2 in the first trace, d 2 in the second"),
-        (("abcdef", "abcdef"), ("fedcba", "abcdef"), None),  # one pair of steps in the same order is enough
+        (("abcdef", "abcdef"), ("fedcba", "abcdef"), None),  # One pair of steps with the same order of calls is enough.
     ],
 )
 def test_the_reason_describes_the_step_with_the_fewest_moved_calls(
