@@ -11,7 +11,9 @@ Note [Ends of collectives]
     the same speed, so the difference may change by CLOCK_DRIFT of the recorded time.
     Without sequence numbers, the k-th collective of one rank is compared with the k-th collective of another rank. If one
     recording began a step later, the ends then always differ by the time of a step. If marks do not show that both ranks
-    recorded the same steps, the clocks are only corrected if the difference is less than half of a step.
+    recorded the same steps, the clocks are only corrected if the difference is less than half of a step. If marks show that the
+    ranks recorded different steps, the ends are not compared.
+    An all-to-all ends on a rank as soon as this rank has its parts, so the ends of all-to-alls are not compared.
 """
 
 from __future__ import annotations
@@ -31,8 +33,7 @@ from traces.model.trace import NONE, TABLES, Collectives, Column, Ending, Trace
 
 # functions of torch.distributed that end at the same time on all ranks
 _END_TOGETHER = frozenset(
-    "all_reduce,all_gather,all_gather_into_tensor,reduce_scatter,reduce_scatter_tensor,all_to_all,all_to_all_single,"
-    "barrier".split(",")
+    {"all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "barrier"}
 )
 
 
@@ -66,12 +67,13 @@ def rank_clocks(recordings: Sequence[Trace], ranks: Sequence[int]) -> RankClocks
         later_ns = both_ns[1] - both_ns[0]
         ahead_ns = int(np.sort(later_ns)[len(later_ns) // 2])
         varies_ns = float(np.median(np.abs(later_ns - ahead_ns)))
-        if len(later_ns) < FEWEST_ENDS:
+        same_steps = numbered[first, other] or marks[first] == marks[other] is not None
+        other_steps = not same_steps and None not in (marks[first], marks[other])
+        if len(later_ns) < FEWEST_ENDS or other_steps:
             continue
         if varies_ns > max(10 * RANKS_END_WITHIN_NS, CLOCK_DRIFT * np.ptp(both_ns[0])):
             unlike.append((first, other))
             continue
-        same_steps = numbered[first, other] or marks[first] == marks[other] is not None
         if varies_ns <= RANKS_END_WITHIN_NS and (same_steps or abs(ahead_ns) < nearest_ns):
             alike[first].append((other, ahead_ns))
             alike[other].append((first, -ahead_ns))

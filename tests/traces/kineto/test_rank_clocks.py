@@ -80,6 +80,28 @@ def test_ranks_whose_collectives_end_at_unrelated_times_are_from_different_runs(
         imported(tmp_path, all_reduces(ENDS_US, 100), all_reduces((1_000, 6_500, 18_000), 100))
 
 
+def test_ranks_with_marks_of_different_steps_may_be_from_one_run(tmp_path: Path) -> None:
+    """GIVEN ranks without sequence numbers WHEN one rank recorded step 1 and the other step 2, and the steps differ in length
+    THEN unrelated ends do not show different runs."""
+    ranks = [all_reduces(ENDS_US, 100), all_reduces((1_500, 7_000, 19_000), 100)]
+    for event in (*ranks[0], *ranks[1]):
+        event["args"].pop("Seq", None)
+    assert not imported(tmp_path, *ranks, numbers=(1, 2)).problems
+    with pytest.raises(TraceImportError, match="are from different runs: the collectives"):
+        imported(tmp_path, *ranks)
+
+
+def test_an_all_to_all_need_not_end_on_all_ranks_at_the_same_time(tmp_path: Path) -> None:
+    """GIVEN three all-to-alls with unequal parts, which end 0, 4 and 9 ms later on the second rank."""
+    ranks = [all_reduces(ENDS_US, 100), all_reduces((1_000, 6_500, 13_100), 100)]
+    for event in (*ranks[0], *ranks[1]):
+        event["name"] = event["name"].replace("all_reduce", "all_to_all").replace("AllReduce_Sum_f32_RING_LL", "SendRecv")
+        if "Collective_name" in event["args"]:
+            event["args"]["Collective_name"] = "all_to_all"
+    trace = imported(tmp_path, *ranks)
+    assert {trace.strings[name] for name in trace.collectives.name} == {"all_to_all"} and not trace.problems
+
+
 @pytest.mark.parametrize("seconds", [100, 3600])
 def test_ranks_that_were_recorded_at_different_times_are_from_different_runs(tmp_path: Path, seconds: int) -> None:
     """GIVEN two runs of the same regular program WHEN the second run was recorded at least 100 s after the first THEN the
