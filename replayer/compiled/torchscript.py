@@ -1,54 +1,84 @@
 # mypy: allow-untyped-calls
 """Compiled TorchScript code reads the device of a virtual tensor as "cuda".
 
-    scripted = torch.jit.script(lambda x: x.device)
-    show_cuda([scripted.graph])     # scripted(x) returns device(type='cuda', index=0)
-    with as_in_pytorch(graphs):     # a saved file must not contain ops of the virtual GPU
+    patch_around(torch._C, _jit_script_compile=compiling)   # a compiled function returns device(type='cuda', index=0)
+    with as_in_pytorch(graphs):                             # a saved file must not contain ops of the virtual GPU
         torch.jit.save(module, "module.pt")
 
 Note [Devices in TorchScript]
-    TorchScript reads devices in C++, and PyTorch's C++ code sees the device "lazy". `show_cuda` therefore replaces the nodes of
-    a graph that read or choose devices by ops that run in Python.
+    TorchScript reads devices in C++, and PyTorch's C++ code sees the device "lazy". Nodes of a graph that read or choose
+    devices are therefore replaced by ops that run in Python. PyTorch keeps all compiled functions, also methods of classes,
+    in compilation units.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 
 import torch
 
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 
 _OURS = "virtual_gpu"
-_SCHEMAS = {
-    "prim::device": "device(Tensor a) -> Device",
-    "prim::is_cuda": "is_cuda(Tensor a) -> bool",
-    "aten::cuda": "cuda(Tensor(a) self) -> Tensor(a)",
+_NODES: dict[str, tuple[str, TorchFunction]] = {
+    "prim::device": ("device(Tensor a) -> Device", lambda tensor: tensor.device),
+    "prim::is_cuda": ("is_cuda(Tensor a) -> bool", lambda tensor: tensor.is_cuda),
+    "aten::cuda": ("cuda(Tensor(a) self) -> Tensor(a)", lambda tensor: tensor.cuda()),
 }
-_TO_OURS = {node: f"{_OURS}::{node.partition('::')[2]}" for node in _SCHEMAS}
+_TO_OURS = {node: f"{_OURS}::{node.partition('::')[2]}" for node in _NODES}
 _TO_PYTORCH = {ours: node for node, ours in _TO_OURS.items()}
 _PRINTED = re.compile(rf"\b(ops\.)?{_OURS}(::|\.)(\w+)")
 _CHANGED: list[TorchAny] = []
 
 
+class _Compiling:
+    calls = 0  # inside each other, because PyTorch compiles a called function while it compiles the caller
+    known = 0  # number of functions that have been compiled before
+
+
+_COMPILING = _Compiling()
+
+
 @cache
 def _library() -> TorchAny:
     library = torch.library.Library(_OURS, "DEF")
-    for schema in _SCHEMAS.values():
+    for schema, read in _NODES.values():
         library.define(schema)
-    library.impl("device", lambda tensor: tensor.device, "CompositeImplicitAutograd")
-    library.impl("is_cuda", lambda tensor: tensor.is_cuda, "CompositeImplicitAutograd")
-    library.impl("cuda", lambda tensor: tensor.cuda(), "CompositeImplicitAutograd")
+        library.impl(schema.partition("(")[0], read, "CompositeImplicitAutograd")
     return library
 
 
-def show_cuda(graphs: Iterable[TorchAny]) -> None:
-    """Replace the nodes that read devices. The graphs must not have run yet."""
+def compiling(compile_: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    """Call a function of PyTorch that compiles Python code. The compiled functions then read the device "cuda"."""
+    _COMPILING.calls += 1
+    try:
+        return compile_(*args, **kwargs)
+    finally:
+        _COMPILING.calls -= 1
+        if not _COMPILING.calls:  # a function has no graph while PyTorch compiles it
+            unit: TorchAny = torch.jit._state._python_cu
+            functions = unit.get_functions()
+            _show_cuda(functions[_COMPILING.known :])
+            _COMPILING.known = len(functions)
+
+
+def in_unit(compile_: TorchFunction, unit: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    """Call a function of PyTorch that adds functions to a compilation unit, such as the functions of a file."""
+    result = compile_(unit, *args, **kwargs)
+    _show_cuda(unit.get_functions())
+    return result
+
+
+def _show_cuda(functions: Iterable[TorchAny]) -> None:
+    """Replace the nodes that read devices. The functions must not have run yet."""
     _library()
-    _CHANGED.extend([graph for graph in graphs if _replace(graph, _TO_OURS)])
+    for function in functions:
+        with suppress(RuntimeError):  # PyTorch could not compile this function, so it has no graph
+            if _replace(function.graph, _TO_OURS):
+                _CHANGED.append(function.graph)
 
 
 def show_all_as_in_pytorch() -> None:

@@ -17,7 +17,7 @@ from types import ModuleType
 
 import torch
 
-from replayer.compiled.torchscript import as_in_pytorch, printed_as_in_pytorch, show_all_as_in_pytorch, show_cuda
+from replayer.compiled.torchscript import as_in_pytorch, compiling, in_unit, printed_as_in_pytorch, show_all_as_in_pytorch
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND, in_words_of_cuda
 from replayer.torch_types import TorchAny, TorchFunction
@@ -56,9 +56,16 @@ def install(torch_module: ModuleType) -> None:
         for name in vars(owner):
             if re.fullmatch("_create_(function|method|graph)_(from|by)_trac(e|ing)(_with_dict)?", name):
                 patch_around(owner, **{name: traced})
-    for cls in (torch_module.jit.RecursiveScriptModule, torch_module.jit._trace.TopLevelTracedModule):
+    for cls in (torch_module.jit.RecursiveScriptModule, torch_module.jit._trace.TopLevelTracedModule, c.ScriptFunction):
         patch_around(cls, save=_from_host, save_to_buffer=_from_host)
-    patch_around(torch_module.jit, load=_by_host, script=_script)
+    patch_around(torch_module.jit, load=_by_host)
+    compilers = "_jit_script_compile", "_jit_script_compile_overload", "_jit_script_class_compile"
+    patch_around(c, **dict.fromkeys(compilers, compiling))
+    patch_around(c.ConcreteModuleType, _create_methods_and_properties=compiling, _create_hooks=compiling)
+    patch_around(c.ScriptModule, _define=compiling)
+    loaders = "import_ir_module", "import_ir_module_from_buffer", "_import_ir_module_from_package"
+    patch_around(c, **dict.fromkeys(loaders, in_unit))
+    patch_around(c.CompilationUnit, __init__=_compile_text, define=in_unit)
     PATCHES.on_undo(show_all_as_in_pytorch)
     for printed in (c.Graph, c.Node, c.Value):
         patch(printed, __str__=_named(printed.__str__), __repr__=_named(printed.__repr__))
@@ -109,22 +116,12 @@ def _by_host(
         device = map_location if to_gpu else devices.get(place)
         if device is not None:
             put(_moved(tensor, device))
-    for graph in _graphs(module):
-        torch._C._jit_pass_inline(graph)  # the graphs of called functions are unknown
-    show_cuda(_graphs(module))
     return module
 
 
-def _script(
-    script: TorchFunction, obj: TorchAny, optimize: TorchAny = None, _frames_up: int = 0, **kwargs: TorchAny
-) -> TorchAny:
-    ours = 2  # `script` looks up names in the frame of its caller, and this function and its wrapper add two frames
-    compiled = script(obj, optimize, _frames_up + ours, **kwargs)
-    if isinstance(compiled, torch.jit.ScriptModule):
-        show_cuda(_graphs(compiled))
-    elif isinstance(compiled, torch.jit.ScriptFunction):
-        show_cuda([compiled.graph])
-    return compiled
+def _compile_text(compile_: TorchFunction, unit: TorchAny, lang: str = "", _frames_up: int = 0) -> None:
+    ours = 3  # PyTorch looks up names in the frame of the caller, and the patch adds three frames
+    in_unit(compile_, unit, lang, _frames_up + ours)
 
 
 def _moved(tensor: torch.Tensor, device: TorchAny) -> torch.Tensor:
@@ -133,7 +130,7 @@ def _moved(tensor: torch.Tensor, device: TorchAny) -> torch.Tensor:
 
 def _places(module: TorchAny) -> Iterator[tuple[str, torch.Tensor, Callable[[torch.Tensor], None]]]:
     """Yield each tensor of a module with a name, and with a function that replaces the tensor."""
-    for path, part in module.named_modules():
+    for path, part in module.named_modules() if isinstance(module, torch.nn.Module) else ():
         for name, tensor in (*part._parameters.items(), *part._buffers.items()):
             yield f"{path}.{name}", tensor, partial(part._c.setattr, name)
     for number, node in enumerate(_constants(module)):
@@ -141,6 +138,8 @@ def _places(module: TorchAny) -> Iterator[tuple[str, torch.Tensor, Callable[[tor
 
 
 def _graphs(module: TorchAny) -> list[TorchAny]:
+    if isinstance(module, torch.jit.ScriptFunction):
+        return [module.graph]
     parts = [part._c for part in module.modules()]
     return [part._get_method(name).graph for part in parts for name in part._method_names()]
 

@@ -136,6 +136,53 @@ def test_compiled_code_reads_the_device_cuda(tmp_path: Path) -> None:
     assert b"ops.prim.is_cuda(x)" in code and b"virtual_gpu" not in code
 
 
+COMPILED = """
+import torch
+def called(x: torch.Tensor):
+    return x.device.type
+class Reader:
+    def __init__(self, x: torch.Tensor):
+        self.on_gpu = x.is_cuda
+    def read(self, x: torch.Tensor):
+        return self.on_gpu, called(x)
+@torch.jit.script
+def reads(x: torch.Tensor):
+    return Reader(x).read(x)
+class Older(torch.jit.ScriptModule):
+    @torch.jit.script_method
+    def forward(self, x):
+        return x.is_cuda, called(x)
+class Net(torch.nn.Module):
+    def forward(self, x: torch.Tensor):
+        return x
+def hook(module, x: tuple[torch.Tensor], y: torch.Tensor):
+    return x[0].is_cuda, called(y)
+def from_text():
+    read = torch.jit.script(called)
+    return torch.jit.CompilationUnit("def f(x):\\n    return x.is_cuda, read(x)\\n").f
+try:
+    torch.jit.script(lambda x: missing)
+except RuntimeError:
+    pass
+net = Net()
+net.register_forward_hook(hook)
+reads.save("reads.pt")
+for compiled in (reads, Older(), torch.jit.script(net), from_text(), torch.jit.load("reads.pt")):
+    print(*compiled(torch.ones(1, device="cuda")), *compiled(torch.ones(1)))
+plus = torch.ones(1, device="cuda")
+torch.jit.trace(lambda x: x + plus, torch.ones(1, device="cuda")).save("plus.pt")
+print(torch.jit.load("plus.pt")(plus).device)
+"""
+
+
+def test_methods_of_classes_functions_in_text_and_saved_functions_read_the_device_cuda(tmp_path: Path) -> None:
+    (tmp_path / "compiled.py").write_text(COMPILED)
+    command = ["replay", "--trace", "p100-no-cudnn", "--", "-W", "ignore", "compiled.py"]
+    assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == [*["True cuda False cpu"] * 5, "cuda:0"]
+    with zipfile.ZipFile(tmp_path / "reads.pt") as saved:
+        assert not [name for name in saved.namelist() if name.endswith(".py") and b"virtual_gpu" in saved.read(name)]
+
+
 AUTOCAST = """
 import torch
 @torch.jit.script
