@@ -23,14 +23,14 @@ MAX_ROWS = 1 << 19
 
 
 def packed(kind: str, value: Any) -> bytes:
-    """One item of a frame."""
+    """Return one item of a frame as bytes."""
     item = msgpack.packb([kind, value])
     assert isinstance(item, bytes)
     return item
 
 
 def file_of(contents: list[bytes], strings: int = 0, rows: dict[str, int] | None = None, codec: int = DEFLATED) -> bytes:
-    """A whole file of these frames. Equal contents are compressed once."""
+    """Return a whole file with these frames. Equal contents are compressed only once."""
     parts: list[bytes] = []
     writer = FrameWriter(parts.append)
     payloads: dict[bytes, bytes] = {}
@@ -43,7 +43,7 @@ def file_of(contents: list[bytes], strings: int = 0, rows: dict[str, int] | None
 
 
 def header(trace: Trace | None = None, **changes: Any) -> bytes:
-    """A header item with any `changes`."""
+    """Return a header item with any `changes`."""
     trace = trace or small_trace()
     facts: dict[str, Any] = {"grain": trace.grain, "problems": {}, "lacks": [], "rows": {}, "provenance": {}}
     facts["devices"] = [asdict(device) for device in trace.devices]
@@ -52,18 +52,18 @@ def header(trace: Trace | None = None, **changes: Any) -> bytes:
 
 
 def strings(texts: list[str]) -> bytes:
-    """Return the given texts, in as many items as necessary."""
+    """Return the given texts in as many items as necessary."""
     return b"".join(packed("strings", texts[first : first + (1 << 14)]) for first in range(0, len(texts), 1 << 14))
 
 
 def constant_rows(count: int, **columns: Any) -> dict[str, Any]:
-    """Return `count` rows with constant columns, except one byte plane of zeros, which compresses to almost nothing."""
+    """Return `count` rows with constant columns. One byte plane is all zeros, and compresses to almost nothing."""
     first, *others = columns
     return {"rows": count, "columns": {first: [0, columns[first], 1, bytes(count)]} | {name: columns[name] for name in others}}
 
 
 def amplified() -> Iterator[tuple[str, bytes]]:
-    """Files of at most some hundred kilobytes that would take gigabytes."""
+    """Yield files of a few hundred kilobytes that would take gigabytes of memory."""
     start = header() + strings(["a"])
     zeros = bytes(16 << 20)
     yield "frames-of-zeros", file_of([start, *[zeros] * 40], codec=LZMA_PLANES)
@@ -85,7 +85,7 @@ def amplified() -> Iterator[tuple[str, bytes]]:
 
 
 def nested(levels: int) -> Iterator[tuple[str, bytes]]:
-    """Return headers with deeply nested objects, lists, and both."""
+    """Yield headers with deeply nested objects, with nested lists, and with both."""
     for name, opening, closing in (("objects", '{"a":', "}"), ("lists", "[", "]"), ("both", '[{"a":', "}]")):
         text = msgpack.unpackb(header())[1]
         deep = text.replace('"provenance": {}', f'"provenance": {{"x": {opening * levels}1{closing * levels}}}')
@@ -93,9 +93,9 @@ def nested(levels: int) -> Iterator[tuple[str, bytes]]:
 
 
 def many_tracks() -> Iterator[tuple[str, bytes]]:
-    """Return small files within the size limit that have too many timeline rows to draw."""
+    """Yield small files within the size limit that have too many timeline rows to draw."""
     start, count = header() + strings(["a"]), 100_000
-    each = [1, 0, 1, b"\0" + b"\1" * (count - 1)]  # 0, 1, 2...
+    each = [1, 0, 1, b"\0" + b"\1" * (count - 1)]  # these bytes stand for the numbers 0, 1, 2, ...
     rows: dict[str, Any] = {"rows": count, "columns": {"start_ns": each, "duration_ns": 1}}
     of = rows["columns"]
     yield "streams", file_of([start + packed("device", rows | {"columns": of | {"stream": each}})], 1, {"device": count})

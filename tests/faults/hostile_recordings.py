@@ -1,4 +1,4 @@
-"""Profiler JSON that no profiler writes: files with extremely many similar events, or with damage in each event.
+"""Creates profiler JSON that no profiler writes: files with a huge number of similar events, or with damage in each event.
 
     for name, data in recordings(events=60_000): ...      # "one-time", b'{"traceEvents":[...'
 """
@@ -43,7 +43,7 @@ _SHAPES: dict[str, Callable[[int], str]] = {
 
 
 def recordings(events: int) -> Iterator[tuple[str, bytes]]:
-    """Yield one recording with the given number of events for each kind of JSON, and then texts that are almost not JSON."""
+    """Yield a recording with the given number of events for each kind of JSON, and then texts that are not quite JSON."""
     for name, shape in _SHAPES.items():
         yield name, ('{"traceEvents":[' + ",\n".join(map(shape, range(events))) + "]}").encode()
     yield "cut", ('{"traceEvents":[' + ",\n".join(_event(ts=row + 1) for row in range(events)))[:-9].encode()

@@ -1,4 +1,4 @@
-"""The time and memory that an import may take per megabyte of JSON, for any shape of the JSON."""
+"""Tests that an import needs limited time and memory per megabyte of JSON, for any structure of the JSON."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from traces.model.trace import TraceImportError
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# The bound of import (docs/reliability.md): measured at most 1.6 s and 32 MB; a busy machine may take three times as long.
+# These are the limits for imports in docs/reliability.md. At most 1.6 s and 32 MB were measured. A busy machine may need three
+# times as long.
 CPU_S_PER_MB = 5
 MEMORY_PER_MB = 64
 
-# Each recording is imported by a process of its own, so that each has its own peak of memory; all are forks of one.
+# A separate process imports each recording, so that its memory peak is measured. All processes are forks of one process.
 IMPORTS = """
 import gc, os, resource, sys, time
 from pathlib import Path
@@ -66,7 +67,7 @@ def test_import_time_and_memory_per_megabyte_stay_below_their_limits(tmp_path: P
 def test_a_small_gzip_of_gigabytes_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "t.json.gz"
     piece = gzip.compress(b" " * (8 << 20), 9)
-    path.write_bytes(gzip.compress(b'{"traceEvents":[', 9) + piece * 20)  # members follow each other in one file
+    path.write_bytes(gzip.compress(b'{"traceEvents":[', 9) + piece * 20)  # the file consists of several gzip members
 
     with pytest.raises(TraceImportError, match=r"JSON of .*, from a file of \d+ kB; the limit is .* TRACE_UNPACK_LIMIT_MB="):
         read_kineto(path)

@@ -1,4 +1,4 @@
-"""The quick form of benchmarks/reliability.py runs without a fault."""
+"""Tests that the quick form of benchmarks/reliability.py finds no fault."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.reliability import (
     strange_names,
 )
 
-# The quick run contains the kinds of tests that do not need torch; signals and unusual scripts are only in the long run.
+# The quick run contains the tests that do not need torch. Only the long run tests signals and unusual scripts.
 QUICK = (
     *(raw_mutations, sealed_mutations, extreme_numbers, strange_names),
     *(closed_pipes, full_disks, few_descriptors, several_writers),

@@ -1,4 +1,4 @@
-"""A small file that would unpack to gigabytes is rejected at once, in one line and with bounded memory."""
+"""Tests that a small file that would unpack to gigabytes is rejected without delay, in one line and with limited memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from traces.model.trace import Steps, Trace, TraceFormatError, TraceWriteError
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Reads files named on stdin, and prints the refusal, the seconds it took, and the most memory that the process had by then.
+# This script reads the files that stdin names. It prints the error, the seconds that it took, and the memory peak of the
+# process.
 READS = """
 import resource, sys, time
 from traces.format.trace_file import load
@@ -48,17 +49,17 @@ def amplified_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.mark.program
-def test_files_that_unpack_to_gigabytes_are_rejected_at_once(amplified_files: list[Path]) -> None:
-    # GIVEN a process that may have 2 GB of addresses beyond what it starts with
+def test_files_that_unpack_to_gigabytes_are_rejected_without_delay(amplified_files: list[Path]) -> None:
+    # GIVEN a process whose address space is limited to 4 GB
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 
-    # WHEN it reads them one after the other
+    # WHEN the process reads the files one after the other
     found = subprocess.run(
         [sys.executable, "-c", READS], input="\n".join(map(str, amplified_files)), text=True, capture_output=True, cwd=ROOT,
         preexec_fn=limit, timeout=120,
     )  # fmt: skip
-    # THEN each is refused in one line, in a few seconds of computing, and within 600 MB
+    # THEN each file is rejected in one line, after a few seconds of computing, and with at most 600 MB of memory
     lines = found.stdout.splitlines()
     assert len(lines) == len(amplified_files), found.stderr[-500:]
     for path, line in zip(amplified_files, lines, strict=True):
@@ -93,7 +94,7 @@ def test_the_error_says_how_to_raise_the_limit(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("levels", [40, 500, 960, 980, 990, 1000, 100_000])
-def test_deep_headers_are_rejected_at_once(tmp_path: Path, levels: int) -> None:
+def test_deeply_nested_headers_are_rejected_without_delay(tmp_path: Path, levels: int) -> None:
     for name, data in nested(levels):
         (tmp_path / name).write_bytes(data)
         start_s = time.process_time()
@@ -120,12 +121,12 @@ def test_an_item_with_too_many_nested_lists_is_rejected(tmp_path: Path) -> None:
 
 
 def test_a_saved_trace_is_never_rejected_for_its_size(tmp_path: Path) -> None:
-    # GIVEN 400 000 equal steps, which count as 400 000 * 512 = 204 800 000 bytes and compress to a few kilobytes
+    # GIVEN 400 000 equal steps, which count as 204 800 000 bytes and compress to a few kilobytes
     steps = 400_000
     table = Steps.of(number=np.arange(steps), start_ns=1000 * np.arange(steps), duration_ns=np.full(steps, 1000))
 
     save(Trace(steps=table), tmp_path / "t.msgpack")
 
-    # THEN the file has (204 800 000 - 64 MiB) / 128 = 1 075 712 bytes or little more, and can be read
+    # THEN the file has about (204 800 000 - 64 MiB) / 128 = 1 075 712 bytes, and can be read
     assert 1_075_712 <= (tmp_path / "t.msgpack").stat().st_size < 1_085_000
     assert load(tmp_path / "t.msgpack").steps.number[-1] == steps - 1

@@ -1,5 +1,5 @@
-"""Damaged files: truncated at any byte, with any bit flipped, or on a disk that fills up at any write. Reading a damaged file
-returns the right data, the beginning of the data marked as incomplete, or raises TraceFormatError (traces/format/FORMAT.md)."""
+"""Tests damaged files: truncated at any byte, with any flipped bit, or on a disk that fills up at any write. A reader returns
+the right data or the undamaged beginning, marked as incomplete, or raises TraceFormatError (traces/format/FORMAT.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from traces.format.trace_file import TraceStream, load, save
 from traces.model.invariants import fault
 from traces.model.trace import NONE, TABLES, Parts, Phases, Trace, TraceFormatError, TraceWriteError
 
-REFERENCES = {"host.parent", "device.launch", "values.step", "parts.phase"}  # become NONE where they point behind a cut
+REFERENCES = {"host.parent", "device.launch", "values.step", "parts.phase"}  # references to lost rows become NONE
 
 
 def compact(path: Path) -> None:
@@ -26,13 +26,13 @@ def compact(path: Path) -> None:
 
 
 def streamed(path: Path) -> None:
-    """Each frame has one row, so most truncated files contain some rows of a table and lack others."""
+    """Write a file whose frames have one row each. Most truncated files then contain only some rows of a table."""
     trace = small_trace()
     stream = TraceStream(path)
     try:
         stream.header(trace)
         stream.add_strings(trace.strings.texts)
-        for name in reversed(TABLES):  # launches before what launches them, phases before their steps
+        for name in reversed(TABLES):  # rows are written before the rows that they refer to
             for row in range(len(getattr(trace, name))):
                 stream.add(name, getattr(trace, name).take(slice(row, row + 1)))
     finally:
@@ -40,7 +40,7 @@ def streamed(path: Path) -> None:
 
 
 def recorded(path: Path) -> None:
-    """Write steps as the recorder does: as blocks, and as rows of plain numbers."""
+    """Write steps as the recorder does, as blocks and as rows of plain numbers."""
     stream = TraceStream(path)
     stream.header(Trace())
     stream.add_strings(["forward", "other"])
@@ -108,10 +108,10 @@ def test_a_file_truncated_at_any_byte_is_read_or_rejected(tmp_path: Path, write:
 def test_a_truncated_file_reports_the_lost_tables(tmp_path: Path) -> None:
     path = tmp_path / "t.msgpack"
     trace = small_trace()
-    trace.provenance["long"] = [str(number**9) for number in range(9000)]  # so that the tables get a frame of their own
+    trace.provenance["long"] = [str(number**9) for number in range(9000)]  # a long header puts the tables into a separate frame
     save(trace, path)
     data = path.read_bytes()
-    assert data.count(b"\xc9\0\0") == 3  # texts, tables, end
+    assert data.count(b"\xc9\0\0") == 3  # the three frames contain texts, tables and the end
     cut = data.rindex(b"\xc9\0\0") - 1
     path.write_bytes(data[:cut])
 
@@ -142,7 +142,7 @@ def test_a_file_with_any_flipped_byte_is_rejected(tmp_path: Path, write: Callabl
 
 
 def test_stages_keep_their_phases_after_phases_of_lost_steps_are_removed(tmp_path: Path) -> None:
-    """Phases can be stored in any order. The phases belong to steps 2, 0 and 1, and step 2 is lost."""
+    """Phases can be stored in any order. In this file, the phases belong to steps 2, 0 and 1, and step 2 is lost."""
     trace, path = small_trace(), tmp_path / "t.part"
     stream = TraceStream(path)
     stream.header(trace)
@@ -169,7 +169,7 @@ def test_bytes_after_the_end_of_the_file_are_rejected(tmp_path: Path) -> None:
 
 
 class Disk:
-    """Replaces os.write: writes at most 40 bytes at a time, and fails at the k-th call."""
+    """Replaces os.write. It writes at most 40 bytes at a time, and fails at the k-th call."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fails_at: int, error: BaseException) -> None:
         self.calls = 0

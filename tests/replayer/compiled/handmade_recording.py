@@ -1,4 +1,4 @@
-"""A small recording of a compiled training loop, made by hand. All times are microseconds."""
+"""Creates small recordings of compiled training loops by hand. All times are in microseconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEP_US = 1000
 
 @dataclass
 class Events:
-    """Events of torch.profiler. Most methods add one event."""
+    """Collects events as in a profile of torch.profiler. Most methods add one event."""
 
     made: list[dict[str, Any]] = field(default_factory=list)
     calls: int = 0
@@ -41,7 +41,7 @@ class Events:
         self.host("cpu_op", name, start, length, thread=thread, **{"Input Dims": shapes, "Input type": types, **args})
 
     def step_with_region(self, step: int) -> int:
-        """Add a step, the compiled region 0/0 and its graph. Return the start of the step in us."""
+        """Add a step with the compiled region 0/0 and its graph. Return the start of the step in us."""
         at = step * STEP_US
         self.host("user_annotation", f"ProfilerStep#{step + 1}", at, STEP_US - 10)
         self.op("Torch-Compiled Region: 0/0", at + 100, 150, [])
@@ -66,7 +66,7 @@ class Events:
         self.launch("cudaLaunchKernel", start + 15, ("multi_tensor_apply_kernel", 4))
 
     def copy_to_host(self, start: int, length: int) -> None:
-        """A blocking copy of one number."""
+        """Add a blocking copy of one number to the host."""
         self.calls += 1
         self.host("cuda_runtime", "cudaMemcpyAsync", start, length + 6, correlation=self.calls)
         self.host("cuda_runtime", "cudaStreamSynchronize", start + length + 7, 3)
@@ -93,8 +93,8 @@ class Events:
 
 
 def recording(*, graphs: bool = False, batch: int = 16) -> Trace:
-    """Three steps. The forward pass runs a matrix product and a fused kernel of 7 us, and the backward pass a fused kernel of
-    9 us and a matrix product."""
+    """Return a recording of three steps. The forward pass runs a matrix product and a fused kernel of 7 us. The backward pass
+    runs a fused kernel of 9 us and a matrix product."""
     events = Events()
     for step in range(3):
         at = step * STEP_US
@@ -118,7 +118,7 @@ def forward(events: Events, at: int, step: int, *, graphs: bool, batch: int) -> 
     if graphs:
         events.launch("cudaGraphLaunch", at + 50, ("sgemm", 11), ("triton_poi_fused_relu_0", 7), graph=5)
         return
-    events.memory(at + 25, 512, 4096)  # the product's result, in which the fused kernel then writes
+    events.memory(at + 25, 512, 4096)  # the product allocates its result, and the fused kernel later overwrites it
     events.op("aten::addmm", at + 30, 20, [[4], [batch, 8], [8, 4]])
     events.launch("cudaLaunchKernel", at + 40, ("sgemm", 11))
     types: dict[str, Any] = {"Input type": ["float", "c10::BFloat16"]}
@@ -144,7 +144,8 @@ def backward(events: Events, at: int, step: int, *, graphs: bool, batch: int) ->
 
 
 def running(*work: tuple[str, int], steps: int = 1) -> Trace:
-    """Return steps that launch the given work (names and times in us) in the given order. Fused kernels are a region's."""
+    """Return steps that launch the given work, which has names and times in us. Each fused kernel belongs to a compiled
+    region."""
     events = Events()
     for step in range(steps):
         events.host("user_annotation", f"ProfilerStep#{step + 1}", 9000 * step, 9000)

@@ -78,7 +78,7 @@ def convolutions(compiler: Compiler) -> Any:
 
 
 class Attention(nn.Module):
-    """Causal self-attention in the manner of nanoGPT."""
+    """Causal self-attention as in nanoGPT."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -350,7 +350,7 @@ def explained(compiler: Compiler) -> Any:
 
 @program
 def logged(compiler: Compiler) -> Any:
-    """The texts of TORCH_LOGS=graph_breaks,recompiles."""
+    """Returns the log texts of TORCH_LOGS=graph_breaks,recompiles."""
     said = io.StringIO()
     handler = logging.StreamHandler(said)
     torch._logging.set_logs(graph_breaks=True, recompiles=True)
@@ -467,7 +467,7 @@ def checkpointed_with_dropout(compiler: Compiler) -> Any:
 
 @program
 def encoder_inference(compiler: Compiler) -> Any:
-    """The layer asks whether autocast is enabled, and Dynamo knows the answer."""
+    """The layer asks whether autocast is enabled, and Dynamo evaluates this call while it traces."""
     model = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True).to(compiler.device).eval()
     with torch.inference_mode():
         compiler(model)(compiler.tensor(2, 3, 8))
@@ -572,7 +572,8 @@ def unet(compiler: Compiler) -> Any:
 
 @program
 def default_device(compile: Compiler) -> Any:
-    """Tensor methods that the replayer replaces, while a default device is set, which Dynamo traces as a function mode."""
+    """Calls tensor methods that the replayer replaces, while a default device is set. Dynamo traces the default device as a
+    function mode."""
 
     def moved(x: torch.Tensor) -> torch.Tensor:
         return x.to(dtype=torch.float64) + torch.zeros(3).to(x.device)
@@ -607,7 +608,7 @@ def attention_with_score_and_document_masks(compiler: Compiler) -> Any:
 
 @program
 def decoding_with_a_cache(compiler: Compiler) -> Any:
-    """The prompt has a dynamic length, and each further word writes to the cache at a position in a tensor."""
+    """The prompt has a dynamic length. Each further token is written to the cache at a position that is in a tensor."""
 
     class Cached(nn.Module):
         def __init__(self) -> None:
@@ -672,7 +673,7 @@ def autograd_functions(compiler: Compiler) -> Any:
 
 @program
 def gradient_penalty(compiler: Compiler) -> Any:
-    """A loss with the gradient of a network, which AOTAutograd cannot differentiate again."""
+    """The loss contains the gradient of a network. AOTAutograd cannot differentiate such a gradient."""
     network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).to(compiler.device)
 
     def penalty(x: torch.Tensor) -> torch.Tensor:
@@ -809,7 +810,7 @@ def mixture_of_experts(compiler: Compiler) -> Any:
 
 @program
 def orthogonalized_gradients(compiler: Compiler) -> Any:
-    """The Newton-Schulz iteration of modded-nanogpt, compiled once per shape."""
+    """Runs the Newton-Schulz iteration of modded-nanogpt, which is compiled once per shape."""
 
     @compiler
     def orthogonal(gradient: torch.Tensor) -> torch.Tensor:
@@ -833,7 +834,7 @@ def orthogonalized_gradients(compiler: Compiler) -> Any:
 
 @program
 def chunked_loss(compiler: Compiler) -> Any:
-    """Checkpointed blocks compiled in place, and a compiled loss of chunks, as in torchtune's recipes."""
+    """Compiles checkpointed blocks in place, and a loss that is computed in chunks, as in torchtune's recipes."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 
     model = Gpt(layers=3).to(compiler.device)

@@ -22,7 +22,8 @@ from programs import PROGRAMS, Compiler, Gpt, _train, main
 
 
 class Layers(nn.Module):
-    """Six layers of 1 MiB each. Dynamo would not trace the forward of nn.Sequential, which is in torch's own files."""
+    """A model of six layers of 1 MiB each. nn.Sequential would not work, because Dynamo skips functions in torch's own
+    files."""
 
     def __init__(self, *, checkpoints: bool = False) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ def _inputs(compiler: Compiler) -> torch.Tensor:
 
 
 def ddp_splits_the_graph(compiler: Compiler) -> Any:
-    """Buckets of 2 MiB hold two layers each, so DDPOptimizer divides the graph. Returns the number of parts."""
+    """DDPOptimizer divides the graph, because a bucket of 2 MiB holds only two layers. Returns the number of parts."""
     from torch._dynamo.backends.distributed import DDPOptimizer
 
     model = DistributedDataParallel(Layers().to(compiler.device), bucket_cap_mb=2)

@@ -1,4 +1,5 @@
-"""Runs scripts as `trace replay --clock recorded` does, in a fork of the warm interpreter (tests/replayer/warm.py)."""
+"""Runs scripts as `trace replay --clock recorded` does, in a fork of an interpreter that has imported torch
+(tests/replayer/warm.py)."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tui.commands.replay_library import ReplaySource
 def replaying(source: ReplaySource) -> Iterator[Path]:
     """Start the replay's virtual GPU. The `with` block gets the folder for the recorded timelines."""
     with TemporaryDirectory() as name, warnings.catch_warnings():
-        warnings.simplefilter("default")  # do not turn PyTorch's warnings into errors
+        warnings.simplefilter("default")  # PyTorch's warnings do not become errors
         out = Path(name)
         config = ReplayConfig(clock="recorded", loader="recorded")
         session = ReplaySession(source.file_in(out), out, os.getppid(), config=config, cells=source.choice)
@@ -31,7 +32,7 @@ def replaying(source: ReplaySource) -> Iterator[Path]:
 
 
 def timeline_of(script: str, source: ReplaySource) -> Trace:
-    """Run the text of a script."""
+    """Run the text of a script, and return the timeline of the replay."""
     with replaying(source) as out:
         file = out / "train.py"
         file.write_text(script)

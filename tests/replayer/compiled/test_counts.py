@@ -1,4 +1,4 @@
-"""torch's Dynamo counts the same in a replay as natively on the CPU."""
+"""Tests that Dynamo's counters have the same values in a replay as natively on the CPU."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def _facts(*command: str) -> dict[str, Any]:
 
 @pytest.mark.warm
 def test_compile_counts_of_two_functions_on_the_virtual_gpu_equal_those_on_the_cpu() -> None:
-    """GIVEN a function that reads a value, and a function that is called with four sizes WHEN both functions are compiled for
-    the CPU and for the virtual GPU THEN all counts are the same: reading the value splits the first function into two graphs,
-    and the second size makes the graph of the other function dynamic."""
+    """GIVEN a function that reads a value, and a function that is called with four sizes WHEN both are compiled for the CPU and
+    the virtual GPU THEN all counts are equal. The read splits the first function into two graphs. The second size makes the
+    other function's graph dynamic."""
     from tests.replayer.compiled import programs  # imports Dynamo and the replayer, so import late
     from tests.replayer.compiled.replaying import replaying
 
@@ -53,8 +53,7 @@ def test_compile_counts_of_two_functions_on_the_virtual_gpu_equal_those_on_the_c
 
 @pytest.mark.warm
 def test_parameters_as_arguments_of_a_compiled_function_have_static_shapes() -> None:
-    """GIVEN a function that is called with parameters of three sizes WHEN it is compiled THEN there is one graph per size, as
-    on the CPU."""
+    """GIVEN a function that is called with parameters of three sizes THEN there is one graph per size, as on the CPU."""
     from tests.replayer.compiled import programs
     from tests.replayer.compiled.replaying import replaying
 
@@ -67,7 +66,7 @@ def test_parameters_as_arguments_of_a_compiled_function_have_static_shapes() -> 
 @pytest.mark.warm
 def test_compiled_code_flattens_a_channels_last_result_of_a_convolution() -> None:
     """cuDNN returns channels_last if the weight is channels_last (`cudnn_conv_suggest_memory_format`). Dynamo has to know this
-    layout, because it cannot flatten such an image by a view."""
+    layout, because a view cannot flatten such an image."""
     import torch
 
     from tests.replayer.compiled.replaying import replaying
@@ -97,8 +96,7 @@ def test_graph_breaks_of_a_compiled_training_step_on_the_virtual_gpu_are_those_t
 @pytest.mark.program
 @pytest.mark.xdist_group("compiled")
 def test_compile_counts_of_a_replay_equal_those_of_a_cpu_run() -> None:
-    """GIVEN programs that compile WHEN they run natively with aot_eager and in a replay THEN frames, graphs, graph breaks,
-    recompilations, errors and logs are the same."""
+    """Frames, graphs, graph breaks, recompilations, errors and logs are compared. The native run uses aot_eager."""
     native = _facts(sys.executable, SCRIPT, "cpu", "aot_eager", *PROGRAMS)
     replayed = _facts(*REPLAY, SCRIPT, "cuda", "inductor", *PROGRAMS)
     assert list(native) == list(PROGRAMS) and not [name for name in native if "error" in native[name]]
@@ -110,10 +108,10 @@ def test_compile_counts_of_a_replay_equal_those_of_a_cpu_run() -> None:
 @pytest.mark.program
 @pytest.mark.xdist_group("compiled")
 def test_compile_counts_with_ddp_and_fsdp_equal_those_with_gloo() -> None:
-    """GIVEN two ranks WHEN they compile models with DDP, FSDP2 and a collective inside THEN the counts are the same."""
+    """GIVEN two ranks THEN models with DDP, models with FSDP2 and a model that calls a collective have the same counts."""
     script = SCRIPT.replace("programs", "ranks")
     launcher = "-m", "torch.distributed.run", "--nproc-per-node", "2"
     native = _facts(sys.executable, *launcher, script, "cpu", "aot_eager", *RANKS)
     assert _facts(*REPLAY, "--nproc", "2", script, "cuda", "inductor", *RANKS) == native
     assert list(native) == list(RANKS) and not [name for name in native if "error" in native[name]]
-    assert native["ddp_splits_the_graph"]["facts"] == [4]  # six layers of 1 MiB each, and a first bucket of 1 MiB
+    assert native["ddp_splits_the_graph"]["facts"] == [4]  # the first bucket has one layer, and the others have at most two

@@ -1,4 +1,4 @@
-"""Blocks that a compiled graph gets if the recording has no memory events."""
+"""Tests which memory blocks a compiled graph gets if the recording has no memory events."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def traced(function: Callable[..., Any], inputs: int, mode: Literal["fake", "sym
 
 
 def test_fused_kernels_reuse_the_memory_of_freed_tensors() -> None:
-    """GIVEN a product, relu and mul in one kernel, and a product THEN the fused kernel's result takes the first product's
-    block, and relu's result has no block. Each argument ends with its last kernel."""
+    """GIVEN a fused kernel of relu and mul between two products THEN its result reuses the block of the first product. The
+    result of relu has no block. Each argument is freed after the last kernel that reads it."""
     graph = traced(lambda x, w: torch.mm(torch.relu(torch.mm(x, w)) * 2, w), 2)
     assert planned_requests(graph, ops=3) == (
         BlockRequest(SIZE, 0, False, 0),
@@ -32,7 +32,7 @@ def test_fused_kernels_reuse_the_memory_of_freed_tensors() -> None:
 
 
 def test_a_value_saved_for_backward_keeps_its_memory_block() -> None:
-    """GIVEN a product that the graph also returns THEN the fused kernel gets a block of its own. A view gets none."""
+    """GIVEN a product that the graph also returns THEN the fused kernel gets another block. A view gets no block."""
     graph = traced(lambda x, w: ((y := torch.mm(x, w)).t(), torch.relu(y)), 2)
     assert planned_requests(graph, ops=2) == (
         BlockRequest(SIZE, 0, True, 0),
@@ -43,7 +43,7 @@ def test_a_value_saved_for_backward_keeps_its_memory_block() -> None:
 
 
 def test_a_value_that_a_later_kernel_reads_has_a_memory_block() -> None:
-    """GIVEN a residual connection: x + 1 is read by a product and by the kernel after the product."""
+    """In this residual connection, both the product and the kernel after it read x + 1."""
     graph = traced(lambda x, w: (y := x + 1) + torch.mm(y, w), 2)
     assert [(one.size_bytes // SIZE, one.block) for one in planned_requests(graph, ops=3) or ()] == [
         (1, 0), (-1, None), (1, 1), (-1, None), (-1, 1),

@@ -1,4 +1,4 @@
-"""Compiled regions of a script get the kernels of the recorded regions."""
+"""Tests that the compiled regions of a script get the kernels of the recorded regions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tui.commands.replay_library import ReplaySource, source_of
 FORWARD, BACKWARD = ["sgemm", "triton_poi_fused_relu_0"], ["triton_poi_fused_1", "sgemm_t"]
 TIMES_US = {"sgemm": 11, "triton_poi_fused_relu_0": 7, "triton_poi_fused_1": 9, "sgemm_t": 13}
 
-# each step calls a compiled function without gradients
+# In this script, each step calls a compiled function without gradients.
 WITHOUT_GRADIENTS = """
 import torch
 
@@ -54,8 +54,8 @@ def kernels_of(trace: Trace) -> list[tuple[str, bool, list[str]]]:
 
 @pytest.mark.parametrize("graphs", [False, True])
 def test_a_call_of_a_compiled_region_takes_the_kernels_of_the_recorded_call(graphs: bool) -> None:
-    """GIVEN a recorded loop with one region WHEN the loop is replayed THEN each call has the recorded fused kernels, with
-    their times, and the recording's backward belongs to the region's backward."""
+    """GIVEN a recorded loop with one region WHEN it is replayed THEN each call has the recorded kernels and times, in the
+    forward and in the backward pass."""
     recorded = recording(graphs=graphs)
     assert kernels_of(recorded) == [("0/0", False, FORWARD), ("0/0", True, BACKWARD)] * 3
     made = replay(recorded, mode="reduce-overhead" if graphs else "default")
@@ -70,7 +70,7 @@ def test_a_call_of_a_compiled_region_takes_the_kernels_of_the_recorded_call(grap
         {""} if graphs else {"float32;float32;float32", "float32;bfloat16"}
     )
     assert traces.compare(recorded, made).verdict.same
-    # AND a forward allocates what the recorded forward allocated: one block, or nothing outside of a CUDA graph's pool
+    # THEN a forward pass allocates one block, as recorded. With a CUDA graph, it allocates nothing outside of the graph's pool.
     forward = region_calls(made)[0]
     start_ns, end_ns = made.host.start_ns[forward.row], made.host.end_ns[forward.row]
     within = (made.memory.time_ns >= start_ns) & (made.memory.time_ns <= end_ns)
@@ -86,8 +86,8 @@ def test_the_backend_cudagraphs_launches_the_recorded_graphs() -> None:
 
 
 def test_the_copy_of_inputs_into_a_cuda_graph_begins_the_forward_pass() -> None:
-    """GIVEN a recorded CUDA graph of a function, and the op that copies its inputs WHEN it is replayed after a copy to the GPU
-    THEN the op belongs to the phase "forward", and no phase "other" is between the copy and the forward pass."""
+    """GIVEN a recorded op that copies the inputs of a CUDA graph WHEN it is replayed after a copy to the GPU THEN the forward
+    pass begins with this op. There is no phase "other" between the two copies."""
     events = Events()
     for step in range(3):
         at = events.step_with_region(step)
@@ -111,12 +111,12 @@ for _ in range(3):
     made = replay_script(script, events.trace())
     last = made.phases.step == len(made.steps) - 1
     names = [made.strings[name] for name in made.phases.name[last].tolist()]
-    assert names == ["other", "h2d", "forward", "optimizer"]  # "other" creates x on the CPU
+    assert names == ["other", "h2d", "forward", "optimizer"]  # in the phase "other", the script creates x on the CPU
 
 
 def test_a_cuda_graph_keeps_its_own_copy_of_an_input_for_backward() -> None:
-    """GIVEN a recorded forward pass that launches a CUDA graph WHEN the script passes it a temporary tensor of 512 bytes THEN
-    only the mean's block is left after the forward pass, because the backward pass reads the graph's copy of the tensor."""
+    """GIVEN a forward pass that launches a CUDA graph WHEN the script passes a temporary tensor THEN the tensor is freed after
+    the forward pass. The backward pass reads the graph's copy of the tensor."""
     script = """
 import torch
 from torch import nn
@@ -136,8 +136,8 @@ for _ in range(4):
 
 
 def test_compiled_attention_has_the_kernel_that_cuda_chooses() -> None:
-    """GIVEN attention in half precision on an A100 WHEN a script compiles it THEN it is one flash attention, as in eager
-    code."""
+    """GIVEN attention in half precision on an A100 WHEN it is compiled THEN it launches one flash attention kernel, as in eager
+    mode."""
     script = """
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -155,8 +155,8 @@ with torch.no_grad():
 
 
 def test_a_call_of_a_compiled_method_does_not_count_as_a_module_call() -> None:
-    """GIVEN a script that compiles a module's `forward`, as for the decoding steps of a language model WHEN it is replayed THEN
-    the graph's own module does not count as a module of the script."""
+    """GIVEN a script that compiles the `forward` method of a module THEN the module of the compiled graph does not count as a
+    module of the script. Scripts do this for the decoding steps of language models."""
     script = """
 import torch
 
@@ -170,9 +170,9 @@ with torch.no_grad():
     assert made.workload is not None and made.workload.modules == {"Linear": 1}
 
 
-def test_each_batch_of_a_compiled_function_without_gradients_is_an_evaluation_step_if_the_script_trains() -> None:
-    """GIVEN a script that calls a compiled function for two batches, and then trains another function WHEN it is replayed THEN
-    the first batch is an evaluation step, and the second batch belongs to the training step, like the batch of a teacher."""
+def test_a_compiled_call_without_gradients_is_an_evaluation_step_if_the_script_trains() -> None:
+    """GIVEN two batches of a compiled function, and then training of another function THEN the first batch is an evaluation
+    step. The second batch belongs to the training step, as for a teacher model."""
     script = """
 import torch
 
@@ -193,8 +193,8 @@ for _ in range(3):
 
 
 def test_a_region_with_other_input_sizes_scales_the_times_of_the_recorded_ops() -> None:
-    """GIVEN a recorded loop with batches of 16 WHEN the script's batch is 32 THEN its region has the recorded ops with 32 rows,
-    and their times are scaled."""
+    """GIVEN recorded batches of 16 WHEN the script's batches have 32 rows THEN the region has the recorded ops with 32 rows and
+    scaled times."""
     made = replay(recording(), batch=32)
     strings, host = made.strings, made.host
     ops = [[(strings[host.name[row]], strings[host.shapes[row]]) for row in call.launching] for call in region_calls(made)]
@@ -205,8 +205,7 @@ def test_a_region_with_other_input_sizes_scales_the_times_of_the_recorded_ops() 
 
 
 def test_a_region_with_different_ops_does_not_take_recorded_kernels() -> None:
-    """GIVEN a recorded region of a product and a ReLU WHEN the script's region is a softmax of another shape THEN its ops run
-    one by one."""
+    """GIVEN a recorded region of a product and a ReLU WHEN the script's region is a softmax THEN its ops run one by one."""
     script = """
 import torch
 
@@ -221,8 +220,8 @@ for _ in range(4):
     assert len(kernels_of(made)) == 8
 
 
-def test_a_region_that_was_not_recorded_allocates_the_memory_that_inductor_would() -> None:
-    """GIVEN a recording of another region WHEN three pointwise ops are compiled THEN one block of 1 KiB is allocated."""
+def test_a_region_that_was_not_recorded_allocates_the_memory_that_inductor_would_allocate() -> None:
+    """GIVEN a recording without this region WHEN three pointwise ops are compiled THEN only one block is allocated."""
     script = """
 import torch
 
@@ -234,12 +233,12 @@ with torch.no_grad():
     made = replay_script(script, recording())
     (call,) = region_calls(made)
     assert len(call.launching) == 3
-    assert made.memory.bytes[made.memory.bytes > 0].tolist() == [1024, 1024]  # x and y
+    assert made.memory.bytes[made.memory.bytes > 0].tolist() == [1024, 1024]  # these are the blocks of x and y
 
 
 def test_each_backward_pass_uses_the_shapes_of_its_forward_pass() -> None:
-    """GIVEN steps that call one region with batches of 16 and 32 before the backward pass WHEN they are replayed THEN the first
-    backward pass has the recorded product of 32 rows, and the second one the product of 16 rows."""
+    """GIVEN a region that is called with batches of 16 and 32 before the backward pass THEN the first backward pass has the
+    recorded product of 32 rows. The second one has the product of 16 rows."""
     events, step_us = Events(), 2000
     for step in range(3):
         at = step * step_us
@@ -276,7 +275,7 @@ for _ in range(3):
 
 
 def test_a_value_that_compiled_code_reads_is_copied_once() -> None:
-    """GIVEN a recorded call of `torch.cond` with one copy to the host WHEN it is replayed THEN the replay has one copy, too."""
+    """GIVEN a recorded call of `torch.cond` with one copy to the host THEN the replay has one copy, too."""
     events = Events()
     for step in range(3):
         at = events.step_with_region(step)
@@ -296,7 +295,7 @@ def test_a_value_that_compiled_code_reads_is_copied_once() -> None:
 
 
 def test_a_copy_to_the_host_in_compiled_code_is_made_once() -> None:
-    """GIVEN a recorded region with a kernel and a copy of 2 us WHEN it is replayed THEN each step has both once."""
+    """GIVEN a recorded region with a kernel and a copy THEN each step of the replay has both once."""
     events = Events()
     for step in range(3):
         at = events.step_with_region(step)
@@ -311,7 +310,7 @@ def test_a_copy_to_the_host_in_compiled_code_is_made_once() -> None:
     assert [one for one in work if one[0] != "aten::fill_"] == [("Memcpy DtoH (Device -> Pageable)", 2000), *kernels] * 3
 
 
-# each step calls a compiled function that launches CUDA graphs
+# In this script, each step calls a compiled function that launches CUDA graphs.
 LAUNCHES_GRAPHS = """
 import torch
 from torch import nn
@@ -325,9 +324,9 @@ for step in range({steps}):
 """
 
 
-def test_using_an_output_of_a_cuda_graph_that_pytorch_overwrote_raises() -> None:
-    """GIVEN outputs of five calls WHEN the script reads them later THEN the first two outputs raise PyTorch's error: PyTorch
-    ran the graph once for warm-up, and once to capture it. Launches overwrite outputs without an error."""
+def test_an_overwritten_output_of_a_cuda_graph_raises_an_error_when_it_is_read() -> None:
+    """GIVEN the outputs of five calls WHEN the script reads them later THEN the first two raise PyTorch's error. They come from
+    the warm-up and from the capture of the graph. Outputs of launches are overwritten without an error."""
     after = "loss.mean().backward(); model.zero_grad(); kept.append(loss.detach())"
     script = LAUNCHES_GRAPHS.format(steps=5, after=after) + """
 for number, output in enumerate(kept):
@@ -341,7 +340,7 @@ assert overwritten == [0, 1], overwritten
     replay_script(script, recording(graphs=True))
 
 
-def test_adding_to_the_gradients_of_an_earlier_cuda_graph_raises() -> None:
+def test_adding_to_the_gradients_of_an_earlier_cuda_graph_raises_an_error() -> None:
     """Without zero_grad, the second backward pass adds to a gradient that the second forward pass has overwritten."""
     script = LAUNCHES_GRAPHS.format(steps=2, after="loss.mean().backward()")
     with pytest.raises(RuntimeError, match="CUDAGraphs that has been overwritten"):
@@ -356,8 +355,8 @@ def test_outputs_of_a_cuda_graph_are_valid_while_a_backward_pass_is_pending() ->
 
 
 def test_warming_up_and_capturing_a_cuda_graph_frees_cublas_workspaces() -> None:
-    """GIVEN a matrix product before each call of a compiled function WHEN PyTorch runs the function once for warm-up, captures
-    its CUDA graph in the second call, and then launches the graph THEN the first two calls free the workspace of 8.125 MiB."""
+    """GIVEN a matrix product before each call of a compiled function THEN the first two calls free cuBLAS's workspace of 8.125
+    MiB. In these calls, PyTorch warms up and captures the CUDA graph."""
     script = LAUNCHES_GRAPHS.format(steps=0, after="") + """
 x, held = torch.ones(16, 8, device="cuda"), []
 for _ in range(4):
@@ -391,7 +390,7 @@ for _ in range(4):
 
 
 def with_phases_of_recorder(recorded: Trace, phases: Sequence[str], starts_us: Sequence[int]) -> Trace:
-    """Give each of the four steps these phases."""
+    """Return the recording with the given phases in each of its four steps."""
     begins_ns = recorded.steps.start_ns.repeat(4) + 1000 * np.tile(starts_us, 4)
     recorded.phases = Phases.of(
         step=np.repeat(range(4), 4),
@@ -407,8 +406,8 @@ def with_phases_of_recorder(recorded: Trace, phases: Sequence[str], starts_us: S
 
 
 def test_ops_before_a_step_launches_its_cuda_graph_stay_in_the_phase_of_the_recorder() -> None:
-    """GIVEN a recorded script that computes a sum, copies a batch to the GPU and launches its own CUDA graph WHEN it is
-    replayed THEN the sum belongs to the phase "other", too: the recorder sees no single ops, but knows the graph's phases."""
+    """GIVEN a recorded script that computes a sum, copies a batch and launches its own CUDA graph THEN the sum belongs to the
+    phase "other" in the replay, too. The recorder does not see single ops, but it knows the phases of the graph."""
     events, starts = Events(), (0, 200, 350, 500)
     for step in range(4):
         at = step * STEP_US
@@ -435,9 +434,9 @@ def test_ops_before_a_step_launches_its_cuda_graph_stay_in_the_phase_of_the_reco
 def test_a_cuda_graph_with_a_loss_and_its_backward_takes_the_recorded_times(
     compiled: str, op: str, shapes: list[list[int]], forward_us: int
 ) -> None:
-    """GIVEN a recorded script without modules. Each step calls a function, and launches a CUDA graph of a loss and its backward
-    pass. If the function is compiled, the recorder sees that the forward pass begins with it. Otherwise, the launch belongs to
-    the phase "other". WHEN the script is replayed THEN the graph has the recorded kernels, and the phases are the same."""
+    """Each step of the recorded script calls a function, and launches a CUDA graph of a loss and its backward pass. If the
+    function is compiled, the forward pass begins with its call. Otherwise, the call belongs to the phase "other". The replay
+    has the recorded kernels and phases."""
     events = Events()
     for step in range(4):
         at = events.step_with_region(step)
@@ -463,7 +462,7 @@ for _ in range(4):
     optimizer.step()
 """
     made = replay_script(script, recorded)
-    later = made.device.start_ns >= made.steps.start_ns[2]  # the GPU ends the ops of the first step during the second one
+    later = made.device.start_ns >= made.steps.start_ns[2]  # the GPU finishes the ops of the first step during the second step
     assert (made.device.origin[later] == Origin.EXACT).all()
     last = [made.strings[name] for name in made.phases.name[made.phases.step == 3]]
     assert last == ["other", "forward", "backward", "optimizer"]
@@ -483,7 +482,7 @@ def test_a_constant_in_compiled_code_is_copied_to_the_gpu_once() -> None:
 
 
 def test_compiled_code_saves_the_tensors_for_backward_that_inductor_saves() -> None:
-    """Inductor decomposes `log_sigmoid`, and then does not save its second result. Hooks see the saved tensors. The
+    """Inductor decomposes `log_sigmoid`, so its second result is not saved. The test sees the saved tensors with hooks. The
     decomposition of max pooling uses another module of Inductor."""
     script = """
 import torch

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Ranks exchange small tensors. The expected results were computed by hand."""
+"""Tests the values that ranks get when they exchange small tensors. The expected results were calculated by hand."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_values_of_all_ranks_are_concatenated_and_those_of_one_rank_are_selected
 
 
 def test_all_to_all_gives_each_rank_its_part_from_every_rank() -> None:
-    """GIVEN rank 0 that sends 1 and 2 values, and rank 1 that sends 3 and 1 WHEN exchanged THEN rank 0 has the first parts."""
+    """GIVEN rank 0 sends 1 and 2 values, and rank 1 sends 3 and 1 values THEN rank 0 gets the first parts, and rank 1 the
+    second parts."""
     exchanged = ranks([1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0], sends=[[1, 2], [3, 1]])
     assert listed(all_to_all_values(0)(exchanged)) == [1, 4, 5, 6]
     assert listed(all_to_all_values(1)(exchanged)) == [2, 3, 7]
@@ -56,7 +57,7 @@ def test_values_are_stored_in_the_outputs_only_if_the_sizes_agree(
     assert [output.tolist() for output in outputs] == expected
 
 
-def test_a_message_contains_all_values_or_one_repeated_value_or_none() -> None:
+def test_a_message_contains_all_values_or_one_repeated_value_or_no_value() -> None:
     payload = torch.tensor([1.5, -2.0]).view(torch.uint8).numpy().tobytes()
     assert listed(values_in(RankMessage(0, "all_gather", 8, "float32", payload=payload)).values) == [1.5, -2.0]
     assert listed(values_in(RankMessage(0, "all_gather", 12, "float32", uniform=2.0)).values) == [2, 2, 2]
@@ -64,6 +65,6 @@ def test_a_message_contains_all_values_or_one_repeated_value_or_none() -> None:
     assert values_in(RankMessage(0, "all_gather", 8, "float32")).values is None
 
 
-def test_an_expanded_tensor_counts_as_uniform() -> None:
+def test_the_values_of_an_expanded_tensor_count_as_equal() -> None:
     assert is_uniform(torch.ones(1).expand(3))
     assert not is_uniform(torch.ones(3)) and not is_uniform(torch.ones(1).expand(0))

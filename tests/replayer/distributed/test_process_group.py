@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Collectives between ranks have the right values, times and bytes, also under DistributedDataParallel."""
+"""Tests that collectives between ranks have the right values, times and bytes, also under DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from traces.model.trace import Collectives, DeviceKind, DeviceSpans, Origin, Tra
 
 pytestmark = pytest.mark.warm
 
-# without blocking waits, the watchdog aborts the process, which is pytest's
+# Without blocking waits, the watchdog would abort the process of pytest.
 BLOCKING_WAIT = mock.patch.dict(os.environ, {"TORCH_NCCL_BLOCKING_WAIT": "1"})
 
 
@@ -65,7 +65,7 @@ def test_every_operation_sends_the_values_of_small_tensors() -> None:
         joined = torch.empty(3, dtype=torch.int64, device="cuda")
         dist.all_gather_into_tensor(joined, ints(rank + 5))
         assert joined.tolist() == [5, 6, 7]
-        dist.all_gather(list(joined.chunk(3)), ints(rank + 8))  # into pieces of one tensor
+        dist.all_gather(list(joined.chunk(3)), ints(rank + 8))  # the outputs are parts of one tensor
         assert joined.tolist() == [8, 9, 10]
         part = ints(0)
         dist.reduce_scatter_tensor(part, ints(1, 2, 3))
@@ -103,8 +103,8 @@ def test_every_operation_sends_the_values_of_small_tensors() -> None:
 
 
 def test_a_rank_sends_tensors_to_itself_in_a_batch() -> None:
-    """GIVEN one batch WHEN a rank sends 7 and 8 to itself THEN the first receive gets 7 and the second gets 8, and the batch
-    has one work. If a receive is missing or too small, an error says so."""
+    """GIVEN one batch in which a rank sends two tensors to itself THEN they are received in order. A missing or too small
+    receive raises an error."""
 
     def body(rank: int) -> None:
         first, second = ints(0), ints(0)
@@ -126,7 +126,8 @@ def test_a_rank_sends_tensors_to_itself_in_a_batch() -> None:
 
 
 def test_a_split_group_has_the_given_name_and_ranks_and_timeout() -> None:
-    """GIVEN three ranks in a group of NCCL and gloo WHEN ranks 2 and 0 form a group THEN rank 2 is first in it."""
+    """GIVEN a group of NCCL and gloo with three ranks WHEN ranks 2 and 0 form a new group THEN rank 2 is the first rank of this
+    group."""
 
     def body(rank: int) -> None:
         world: TorchAny = dist.group.WORLD
@@ -172,7 +173,7 @@ def test_subgroups_and_barriers_and_objects_of_any_size_work() -> None:
     run_ranks(3, body)
 
 
-def test_all_groups_are_aborted_at_once() -> None:
+def test_one_call_aborts_all_groups() -> None:
     def body(rank: int) -> None:
         dist.all_reduce(torch.ones(1, device="cuda"), async_op=True)
         dist.distributed_c10d._abort_process_group()
@@ -242,7 +243,7 @@ def test_the_ranks_of_a_cpu_model_under_ddp_wait_for_each_other() -> None:
     """PyTorch's Reducer calls gloo from C++.
 
     GIVEN rank 1 arrives 20 ms late THEN rank 0's backward pass also ends 20 ms later.
-    GIVEN rank 1 then calls a barrier instead of the backward pass THEN the error describes both calls.
+    If rank 1 then calls a barrier instead of the backward pass, the error describes both calls.
     """
 
     def body(rank: int) -> None:
@@ -254,7 +255,7 @@ def test_the_ranks_of_a_cpu_model_under_ddp_wait_for_each_other() -> None:
         loss.backward()
         assert clock.now_ns() - begin_ns >= 20_000_000
         assert torch.equal(net.module.bias.grad, torch.full((4,), 2.0)) and net.module.weight.grad.unique().tolist() == [3.0]
-        broadcast = r"called broadcast of 3 int32 elements \(from rank 0\)"  # sizes of the buckets
+        broadcast = r"called broadcast of 3 int32 elements \(from rank 0\)"  # DDP broadcasts the sizes of its buckets
         with pytest.raises(RuntimeError, match=f"called barrier, but .* {broadcast}|{broadcast}, but .* called barrier"):
             dist.barrier() if rank else net(torch.ones(2, 4)).sum().backward()
 
@@ -262,7 +263,8 @@ def test_the_ranks_of_a_cpu_model_under_ddp_wait_for_each_other() -> None:
 
 
 def test_a_gloo_group_stays_alive_after_it_is_destroyed() -> None:
-    """Destroying the group waits for threads that may wait for the interpreter's lock, which the destroying thread holds."""
+    """Deleting the group would wait for its threads. These threads may wait for the interpreter lock, which the deleting thread
+    holds."""
 
     def body(rank: int) -> None:
         dist.all_reduce(torch.ones(1, device="cuda"))
@@ -274,8 +276,7 @@ def test_a_gloo_group_stays_alive_after_it_is_destroyed() -> None:
 
 
 def test_on_the_recorded_clock_a_gloo_transfer_starts_when_the_last_rank_arrives() -> None:
-    """GIVEN a rank that arrives 20 ms late at an all-reduce of 15 MB THEN both ranks continue 10 ms later, plus the time of the
-    copies."""
+    """GIVEN a rank that calls an all-reduce 20 ms late THEN the transfer of 10 ms starts after these 20 ms on both ranks."""
 
     def body(rank: int) -> None:
         value = torch.ones(3_750_000, device="cuda")
@@ -339,19 +340,19 @@ def test_recorded_collectives_take_recorded_times_and_others_take_scaled_times()
         assert {trace.strings[int(trace.device.name[row])] for row in rows} == {"ncclKernel_AllReduce"}
     ends = [trace.device.end_ns[nccl_rows(trace)] for trace in traces]
     starts = [trace.device.start_ns[nccl_rows(trace)] for trace in traces]
-    latest = np.maximum(*starts)  # the operation begins when the later rank is there
+    latest = np.maximum(*starts)  # the operation begins when the later rank arrives
     assert (ends[0] - latest)[:3].tolist() == pytest.approx([4_000_000, 5_000_000, 4_000_000], abs=100_000)
     assert 8_000_000 < (ends[0] - latest)[3] < 10_000_000
 
 
 def test_a_rank_that_arrives_early_waits_on_its_gpu_and_not_on_its_host() -> None:
-    """GIVEN a rank whose data is ready 0.4 s late WHEN both ranks all-reduce THEN the kernel of the other rank lasts until
-    then."""
+    """GIVEN a rank whose data is ready 0.4 s late WHEN both ranks all-reduce THEN the kernel of the other rank lasts until the
+    data is ready."""
     late_ns = 400_000_000
 
     def body(rank: int) -> None:
         gpu = state.gpu()
-        dist.all_reduce(torch.empty(8, device="cuda"))  # both are here: times count from here
+        dist.all_reduce(torch.empty(8, device="cuda"))  # this call synchronizes the ranks
         if rank == 1:
             stream = gpu.current.stream(rank)
             stream.push(gpu.streams.host_now_ns(), 0, 0, late_ns)
@@ -362,7 +363,7 @@ def test_a_rank_that_arrives_early_waits_on_its_gpu_and_not_on_its_host() -> Non
         assert gpu.current.stream(rank).ready_ns > before_ns
         assert gpu.streams.query(gpu.current.stream(rank)) is False
 
-    early, late = run_ranks(2, body, clock=RecordedClock)  # its times do not depend on this machine's load
+    early, late = run_ranks(2, body, clock=RecordedClock)  # times on this clock do not depend on the load of this machine
     waited, came = early.device.duration_ns[nccl_rows(early)[1]], late.device.duration_ns[nccl_rows(late)[1]]
     assert waited > 0.9 * late_ns - came and came < 0.1 * late_ns
     assert communication(merge_ranks([early, late], [0, 1])).exposed_ns > 0.9 * late_ns - came
@@ -389,7 +390,7 @@ def test_the_error_names_a_rank_that_ended_or_never_arrived() -> None:
     def hangs(rank: int) -> None:
         dist.all_reduce(ints(1))
         if rank == 1:
-            os._exit(1)  # without a word
+            os._exit(1)  # the rank ends without a message to the other rank
         with pytest.raises(RuntimeError, match=r"rank 1 of the group did not call all_reduce within 1.2 s"):
             dist.all_reduce(ints(1))
 
@@ -405,9 +406,9 @@ def test_the_error_names_a_rank_that_ended_or_never_arrived() -> None:
         run_ranks(2, hangs, timeout_s=1.2, fails=lambda rank: rank == 1)
 
 
-def test_a_rank_that_arrives_after_the_timeout_of_the_virtual_clock_is_too_late() -> None:
-    """GIVEN a timeout of 100 s WHEN a rank arrives 10 000 virtual seconds late THEN the wait of the other rank fails
-    after 100 s, and the late rank gets no result. The virtual clock also counts the real time that a busy machine takes."""
+def test_both_ranks_raise_an_error_if_one_arrives_after_the_timeout_of_the_virtual_clock() -> None:
+    """GIVEN a timeout of 100 s WHEN a rank arrives 10 000 virtual seconds late THEN both ranks raise an error. The other rank
+    waits for 100 s. The virtual clock also counts the real time that a busy machine takes."""
 
     def body(rank: int) -> None:
         dist.all_reduce(ints(1))
@@ -427,7 +428,7 @@ def test_a_rank_that_arrives_after_the_timeout_of_the_virtual_clock_is_too_late(
 
 
 def test_loops_that_poll_a_work_or_a_key_of_a_store_end_on_every_clock() -> None:
-    """GIVEN a rank that is late WHEN the other rank polls every 10 ms THEN a few thousand polls are enough."""
+    """GIVEN a late rank WHEN the other rank polls every 10 ms THEN it needs at most a few thousand polls."""
 
     def body(rank: int) -> None:
         clock = state.gpu().clock
@@ -436,7 +437,7 @@ def test_loops_that_poll_a_work_or_a_key_of_a_store_end_on_every_clock() -> None
         store = dist.distributed_c10d._get_default_store()
         value = ints(rank + 1)
         if rank == 1:
-            threading.Event().wait(0.3)  # real time
+            threading.Event().wait(0.3)  # this wait takes real time
             store.set("ready", "yes")
         polls = 0
         while not store.check(["ready"]):
@@ -453,14 +454,15 @@ def test_loops_that_poll_a_work_or_a_key_of_a_store_end_on_every_clock() -> None
         run_ranks(2, body, clock=clock)
 
 
-def test_a_monitored_barrier_names_ranks_that_come_too_late_on_a_virtual_clock() -> None:
-    """GIVEN a limit of 30 s WHEN rank 1 sleeps 20 and then 40 virtual seconds THEN the ranks meet, and then both fail."""
+def test_a_monitored_barrier_names_ranks_that_arrive_too_late_on_a_virtual_clock() -> None:
+    """GIVEN a timeout of 30 s THEN a rank that is 20 virtual seconds late passes the barrier. If the rank is 40 s late, both
+    ranks raise an error."""
 
     def body(rank: int) -> None:
         group, clock = dist.new_group(backend="gloo"), state.gpu().clock
         late = "rank 0 logs" if rank else "Rank 1 failed to pass monitoredBarrier in 30000 ms"
         for late_s, error in ((20, None), (40, late)):
-            dist.monitored_barrier(group)  # the ranks' clocks then agree
+            dist.monitored_barrier(group)  # after this barrier, the clocks of the ranks agree
             begin_ns = clock.now_ns()
             if rank == 1:
                 clock.wait_until(begin_ns + late_s * 10**9)
@@ -477,7 +479,7 @@ def test_a_monitored_barrier_names_ranks_that_come_too_late_on_a_virtual_clock()
 
 
 class Branches(nn.Module):
-    """A model of two layers, whose `forward` runs the second layer only on request."""
+    """A model of two layers. It runs the second layer only if `both` is true."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -492,11 +494,11 @@ def test_ddp_ignores_parameters_that_no_rank_used() -> None:
     def body(rank: int) -> None:
         x = torch.randn(4, 8).cuda(rank)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that some step used everything after all
+            warnings.simplefilter("ignore")  # DDP warns that some step had no unused parameters
             net = DistributedDataParallel(Branches().cuda(rank), device_ids=[rank], find_unused_parameters=True)
             net(x, False).sum().backward()
             assert net.module.always.weight.grad is not None and net.module.seldom.weight.grad is None
-            net(x, rank == 0).sum().backward()  # one rank uses it, so all get a gradient
+            net(x, rank == 0).sum().backward()  # only rank 0 uses the second layer, but all ranks get its gradient
             assert net.module.seldom.weight.grad is not None
 
     run_ranks(2, body)
@@ -504,7 +506,8 @@ def test_ddp_ignores_parameters_that_no_rank_used() -> None:
 
 def test_communication_overlaps_backward_and_the_optimizer_waits_for_it() -> None:
     def body(rank: int) -> None:
-        net = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(6)]).cuda(rank)  # kernels that outlast their launches
+        # The kernels of these layers take longer than their launches.
+        net = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(6)]).cuda(rank)
         model = DistributedDataParallel(net, device_ids=[rank], bucket_cap_mb=1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(3):
@@ -533,7 +536,7 @@ def test_no_sync_starts_no_all_reduce_and_bucket_views_share_memory() -> None:
         net(x).sum().backward()
         weight, bias = net.module.weight.grad, net.module.bias.grad
         assert weight is not None and bias is not None
-        assert weight.untyped_storage() == bias.untyped_storage()  # one bucket
+        assert weight.untyped_storage() == bias.untyped_storage()  # both gradients are views of one bucket
 
     for trace in run_ranks(2, body):
         sizes = [
@@ -573,11 +576,11 @@ def test_fsdp_gathers_and_scatters_the_shards_of_a_transformer() -> None:
 
     for trace in run_ranks(2, body):
         calls = Counter(trace.strings[name] for name in trace.collectives.name.tolist())
-        assert calls["all_gather_into_tensor"] >= 6 and calls["reduce_scatter_tensor"] == 4  # of 2 layers in 2 steps
+        assert calls["all_gather_into_tensor"] >= 6 and calls["reduce_scatter_tensor"] == 4  # there are 2 layers and 2 steps
 
 
 class MnistNet(nn.Module):
-    """5 322 parameters."""
+    """A network with 5 322 parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -594,12 +597,13 @@ class MnistNet(nn.Module):
     [
         pytest.param(64, 19_968_144, 3_752, marks=pytest.mark.program),
         pytest.param(128, 9_984_072, 1_876, marks=pytest.mark.program),
-        (8_000, 8 * 21_288, 8 * 4),  # eight steps: 4 bytes for each of the 5 322 parameters, and for the loss
+        # Each of the eight steps sends 4 bytes for each of 5 322 parameters, and 4 bytes for the loss.
+        (8_000, 8 * 21_288, 8 * 4),
     ],
 )
 def test_an_mnist_epoch_transfers_the_published_number_of_bytes(batch: int, gradients: int, losses: int) -> None:
-    """GIVEN 60 000 images of 28x28 floats WHEN an epoch is trained THEN the replay counts exactly as many bytes as the
-    study."""
+    """GIVEN one epoch with 60 000 images of 28 x 28 floats THEN the replay counts exactly the bytes that the study
+    published."""
     images, parameters = 60_000, 5_322
 
     def body(rank: int) -> None:
@@ -632,7 +636,7 @@ def test_an_mnist_epoch_transfers_the_published_number_of_bytes(batch: int, grad
     copied = [
         int(size)
         for name, size in zip(trace.device.name.tolist(), trace.device.bytes.tolist(), strict=True)
-        if "HtoD" in trace.strings[name] and size % (28 * 28 * 4) == 0  # whole images: not the parameters, at the start
+        if "HtoD" in trace.strings[name] and size % (28 * 28 * 4) == 0  # the sizes of images, and not of the parameters
     ]
     assert (len(copied), sum(copied)) == (steps, 188_160_000)
 
@@ -654,8 +658,7 @@ def test_sync_batch_norm_trains_and_gathers_the_statistics_of_all_ranks() -> Non
 
 
 def test_tensors_of_any_number_of_bytes_can_be_sent() -> None:
-    """GIVEN the objects that accelerate and ZeRO send, a generator state and pickles WHEN they are broadcast THEN they are
-    exact."""
+    """The test broadcasts the objects that accelerate and ZeRO send: the state of a generator, and pickles."""
 
     def body(rank: int) -> None:
         state_ = torch.Generator().manual_seed(7 + rank).get_state().to("cuda")

@@ -1,4 +1,4 @@
-"""Reductions of NCCL collectives: which tensors and dtypes are accepted, and the results of averages."""
+"""Tests which tensors and dtypes NCCL's reductions accept, and the results of averages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_float8_sums_need_compute_capability_9_0(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("of_ranks", "mean"),
     [
-        ([[-3, 4], [-4, 3]], [-3, 3]),  # -3.5 and 3.5 without the fraction
+        ([[-3, 4], [-4, 3]], [-3, 3]),  # -3.5 and 3.5 lose their fractions
         ([[1.0, 2.0], [2.0, 4.0]], [1.5, 3.0]),
         ([[1 + 1j], [2 + 0j]], [1.5 + 0.5j]),
     ],
@@ -61,14 +61,15 @@ def test_averages_of_integers_drop_the_fraction(of_ranks: list[list[Any]], mean:
     assert combined is not None and combined.tolist() == mean
 
 
-# The types that `getNcclDataType` in PyTorch's NCCLUtils.cpp converts. PyTorch sends complex numbers as two real numbers.
+# These are the types that `getNcclDataType` in PyTorch's NCCLUtils.cpp converts. PyTorch sends complex numbers as two real
+# numbers.
 SENT = (
     "int8 uint8 bool int32 int64 float16 bfloat16 float32 float64 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz"
     " complex64 complex128"
 ).split()
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # some dtypes are experimental or deprecated
+@pytest.mark.filterwarnings("ignore::UserWarning")  # PyTorch warns that some dtypes are experimental or deprecated
 def test_nccl_accepts_the_dtypes_that_it_can_send_and_no_others() -> None:
     accepted = []
     for name, dtype in vars(torch).items():
@@ -89,10 +90,10 @@ def test_nccl_accepts_the_dtypes_that_it_can_send_and_no_others() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("is_uniform", [True, False])
-def test_each_reduction_of_three_ranks_has_the_values_worked_out_by_hand(
+def test_each_reduction_of_three_ranks_has_the_values_that_were_calculated_by_hand(
     name: str, combined: list[int], is_uniform: bool
 ) -> None:
-    """If all elements of each rank are equal, only one element is computed."""
+    """If all elements of each rank are equal, the replayer computes only one element."""
     of_ranks = [torch.tensor(values) for values in ([1, 4, 3], [3, 0, 2], [2, 0, 0])]
     if is_uniform:
         of_ranks, combined = [values[:1].expand(3) for values in of_ranks], combined[:1] * 3

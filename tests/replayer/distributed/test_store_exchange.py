@@ -1,4 +1,4 @@
-"""Messages between ranks, and the conversion of times between their clocks."""
+"""Tests the messages between ranks, and the conversion of times between their clocks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _offset(store: Any, rank: int, clock: Clock, timeout_s: float = 60) -> Calla
 
 
 def test_recorded_clocks_of_ranks_are_aligned_at_their_first_exchange() -> None:
-    # GIVEN two ranks whose clocks have been moved differently by their own waits, and only by those
+    # GIVEN two ranks whose waits have moved their clocks to different times
     store, clocks = HashStore(), [RecordedClock(), RecordedClock()]
     clocks[1].wait_until(clocks[0].now_ns() + HOUR_NS)
     seen: dict[int, list[int]] = {}
@@ -46,17 +46,17 @@ def test_recorded_clocks_of_ranks_are_aligned_at_their_first_exchange() -> None:
         rank.start()
     for rank in ranks:
         rank.join(timeout=60)
-    # THEN each knows how long after their meeting the other's data was ready, to the nanosecond
+    # THEN each rank knows to the nanosecond when the data of both ranks was ready, counted from their first exchange
     assert seen == {0: [1_000, 2_000], 1: [1_000, 2_000]}
 
 
 def test_restarted_workers_ignore_messages_from_before_the_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    # GIVEN a store in which a rank has posted, and said that it ended, before torchrun restarted the workers
+    # GIVEN a store in which a rank has posted a message and its end, before torchrun restarted the workers
     store, message = HashStore(), RankMessage(0, "all_reduce", 8, "float32")
     before = StoreExchange(store, 1, range(2), timeout_s=60, offset_ns=int)
     before.post("all", [0, 1], message)
     before.leave(failed=True)
-    # WHEN the restarted ranks meet THEN the other's message has not come before it is posted anew
+    # WHEN a restarted rank posts THEN its message is incomplete until the other restarted rank has posted, too
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     exchanges = [StoreExchange(store, rank, range(2), timeout_s=60, offset_ns=int) for rank in range(2)]
     pending = exchanges[0].post("all", [0, 1], message)
@@ -66,13 +66,13 @@ def test_restarted_workers_ignore_messages_from_before_the_restart(monkeypatch: 
 
 
 def test_an_error_says_that_the_first_rank_never_joined_the_group() -> None:
-    # GIVEN a group that only rank 1 has joined
+    # GIVEN a group that rank 1 has joined and rank 0 has not
     store, message = HashStore(), RankMessage(0, "all_reduce", 8, "float32")
     exchange = StoreExchange(store, 1, range(2), timeout_s=0.05, offset_ns=_offset(store, 1, RecordedClock(), 0.05))
-    # WHEN it posts THEN it waits for the clock of rank 0, no longer than the group's limit
+    # WHEN rank 1 posts a message THEN it waits for the clock of rank 0 until the group's timeout
     with pytest.raises(FirstRankMissing, match=r"rank 0 did not join the process group within 0\.05 s, because it ended"):
         exchange.post("all", [0, 1], message)
-    # WHEN rank 0 has ended THEN the rank waits no longer
+    # WHEN rank 0 has ended THEN rank 1 does not wait
     StoreExchange(store, 0, range(2), timeout_s=60, offset_ns=int).leave(failed=True)
     with pytest.raises(FirstRankMissing, match="rank 0 ended before it used the process group"):
         StoreExchange(store, 1, range(2), 60, _offset(store, 1, RecordedClock())).post("all", [0, 1], message)
@@ -98,12 +98,12 @@ def test_messages_of_any_size_are_deleted_after_all_ranks_have_read_them(make_st
         keys_of_one = store.num_keys() - keys_before
         for each in pending:
             assert [message.payload for message in each.messages()] == payloads
-    assert store.num_keys() - keys_before <= keys_of_one  # the last operation's, at most
+    assert store.num_keys() - keys_before <= keys_of_one  # at most the keys of the last operation are left
 
 
 def test_equal_messages_with_different_times_are_stored_once() -> None:
-    """GIVEN three messages, of which the first two are equal, THEN two messages are stored, and the first one has the later
-    time of the equal messages."""
+    """GIVEN three messages, and the first two are equal THEN only two messages are stored. The first one has the later time of
+    the equal messages."""
     first = RankMessage(5, "all_reduce", 2, "uint8", b"ab", read_count=3)
     second = RankMessage(7, "all_reduce", 2, "uint8", b"ab")
     third = RankMessage(6, "all_reduce", 2, "uint8", b"cd")
@@ -126,8 +126,7 @@ def test_a_message_of_several_ranks_is_converted_once() -> None:
 
 
 def test_ranks_of_a_large_group_ask_the_store_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN 64 ranks, eight times as many as may poll at the full rate, THEN the pauses of 50, 100 and 200 us become eight
-    times as long."""
+    """GIVEN 64 ranks, which are eight times as many as may poll at the full rate THEN the pauses are eight times as long."""
     store, members = HashStore(), list(range(64))
     exchanges = [StoreExchange(store, rank, range(64), timeout_s=60, offset_ns=int) for rank in members]
     message, pauses_us = RankMessage(0, "all_reduce", 8, "float32"), list[int]()
@@ -144,7 +143,7 @@ def test_ranks_of_a_large_group_ask_the_store_less_often(monkeypatch: pytest.Mon
 
 
 def test_the_first_of_many_ranks_reads_the_messages_for_all() -> None:
-    """GIVEN nine ranks THEN the store receives nine messages and one combined message, and each rank gets all nine."""
+    """GIVEN nine ranks THEN the store receives nine messages and one combined message, and each rank gets all nine messages."""
     store = HashStore()
     exchanges = [StoreExchange(store, rank, range(9), timeout_s=60, offset_ns=int) for rank in range(9)]
     members = list(range(9))
@@ -152,7 +151,7 @@ def test_the_first_of_many_ranks_reads_the_messages_for_all() -> None:
     before = store.num_keys()
     for each in pending:
         messages = each.messages()
-        assert len(messages) == 9 and max(message.arrived_ns for message in messages) == 8  # the last rank's time
+        assert len(messages) == 9 and max(message.arrived_ns for message in messages) == 8  # this is the time of the last rank
     assert store.num_keys() == before + 1
 
 
@@ -167,8 +166,8 @@ def test_ranks_read_messages_themselves_after_the_first_rank_ended(monkeypatch: 
 
 
 def test_other_ranks_read_messages_themselves_if_the_first_rank_waits_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN nine ranks that have posted a message WHEN the first rank does not read THEN rank 4 gets all messages when it
-    reads next."""
+    """GIVEN nine ranks that have posted messages WHEN the first rank does not read them THEN rank 4 reads all messages
+    itself."""
     monkeypatch.setattr("replayer.distributed.store_exchange.LIVENESS_CHECK_AFTER_S", 0.0)
     store, members = HashStore(), list(range(9))
     exchanges = [StoreExchange(store, rank, range(9), timeout_s=60, offset_ns=int) for rank in members]
@@ -180,7 +179,7 @@ def test_a_timeout_names_all_missing_ranks_after_few_requests(monkeypatch: pytes
     monkeypatch.setattr("replayer.distributed.store_exchange.LIVENESS_CHECK_AFTER_S", 0.0)
     store, members = HashStore(), list(range(64))
     exchanges = [StoreExchange(store, rank, range(64), timeout_s=0.2, offset_ns=int) for rank in members]
-    # GIVEN 64 ranks of which all but 40 and 41 have posted
+    # GIVEN 64 ranks, and all ranks except 40 and 41 have posted
     message = RankMessage(0, "all_reduce", 8, "float32")
     pending = [each.post("all", members, message) for each in exchanges if each.rank not in (40, 41)]
     keys = {rank: f"all/0/{rank}" for rank in members}
@@ -195,7 +194,7 @@ def test_a_timeout_names_all_missing_ranks_after_few_requests(monkeypatch: pytes
 
 
 class Counting:
-    """Counts the checks of a store."""
+    """Counts the checks of keys in a store."""
 
     def __init__(self, store: Any, requests: list[list[str]]) -> None:
         self._store, self._requests = store, requests
@@ -209,18 +208,18 @@ def test_a_rank_that_no_longer_waits_is_not_part_of_a_deadlock(monkeypatch: pyte
     monkeypatch.setattr("replayer.distributed.store_exchange._CIRCLE_LASTS_S", -1.0)
     store = HashStore()
     detectors = [DeadlockDetector(store, rank) for rank in range(3)]
-    # GIVEN rank 0 waits for rank 1, rank 1 for rank 2, and rank 2 for rank 0
+    # GIVEN rank 0 waits for rank 1, rank 1 waits for rank 2, and rank 2 waits for rank 0
     assert detectors[0].find_deadlock("send", [1]) == "" and detectors[1].find_deadlock("recv", [2]) == ""
     expected = "rank 2 waits in all_reduce, rank 0 waits in send, rank 1 waits in recv"
     assert detectors[2].find_deadlock("all_reduce", [0]) == expected
-    # WHEN rank 1 goes on THEN there is no circle, whether or not others read its entry at this moment
+    # WHEN rank 1 no longer waits THEN the other ranks find no circle
     detectors[1].end()
     assert detectors[2].find_deadlock("all_reduce", [0]) == "" and detectors[0].find_deadlock("send", [1]) == ""
 
 
 def test_deadlocks_of_many_ranks_are_found_with_one_request_per_rank() -> None:
-    """GIVEN 200 ranks, each of which waits for the next 8 ranks, THEN the shortest circle of waits has 25 ranks, and the
-    search ends."""
+    """GIVEN 200 ranks that each wait for the next 8 ranks THEN the search ends and finds the shortest circle, which has 25
+    ranks."""
     store = HashStore()
     detectors = [DeadlockDetector(store, rank) for rank in range(200)]
     for rank, detector in enumerate(detectors):
@@ -236,7 +235,7 @@ def test_the_first_rank_waits_at_exit_for_the_others_unless_it_failed(
     monkeypatch.setattr(store_exchange, "SHUTDOWN_GRACE_S", 0.01)
     exchange = StoreExchange(HashStore(), rank, range(2), timeout_s=60, offset_ns=int)
     exchange.leave(failed=failed)
-    exchange.leave(failed=failed)  # only the first call counts
+    exchange.leave(failed=failed)  # a second call of `leave` has no effect
     assert capsys.readouterr().err.count("trace: rank 0 ended before rank 1: these ranks did not end within 0.01 s\n") == waits
 
 
@@ -252,8 +251,8 @@ def test_the_last_rank_to_exit_waits_for_no_other_rank(
 
 
 def test_pauses_of_the_first_rank_grow_while_it_waits_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN rank 1 ends 9 s after rank 0 THEN the pauses of rank 0 grow to 9 s / 64 = 0.14 s, so rank 0 polls a few hundred
-    times."""
+    """GIVEN rank 1 ends 9 s after rank 0 THEN the pauses of rank 0 grow to 1/64 of the elapsed time. Rank 0 therefore polls
+    only a few hundred times."""
     store, passed_s, pauses_s = HashStore(), [0.0], list[float]()
     first, second = (StoreExchange(store, rank, range(2), timeout_s=60, offset_ns=int) for rank in (0, 1))
 
@@ -279,8 +278,8 @@ def test_the_error_names_the_operation_if_the_process_with_the_store_ends(call: 
         pending.messages()
 
 
-def test_a_waiting_rank_rarely_looks_for_missing_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a rank that first checks for the other ranks after 20 ms THEN it checks every 20 ms, not at each poll."""
+def test_a_waiting_rank_rarely_checks_for_missing_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a rank that first checks for missing ranks after 20 ms THEN it checks every 20 ms, and not at each poll."""
     monkeypatch.setattr(store_exchange, "LIVENESS_CHECK_AFTER_S", 0.02)
     looks_s: list[float] = []
 
@@ -296,8 +295,8 @@ def test_a_waiting_rank_rarely_looks_for_missing_ranks(monkeypatch: pytest.Monke
 
 
 def test_a_poll_waits_for_the_messages_and_reports_missing_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN rank 0 polls for 3 s at most WHEN rank 1 posts after 2 s THEN the poll ends. WHEN rank 1 has ended THEN the poll
-    raises an error at the first check, one second after the first poll."""
+    """GIVEN a poll of rank 0 WHEN rank 1 posts THEN the poll ends. WHEN rank 1 has ended THEN the poll raises an error at the
+    first check."""
     store, passed_s = HashStore(), [0.0]
     first, second = (StoreExchange(store, rank, range(2), timeout_s=60, offset_ns=int) for rank in (0, 1))
     message = RankMessage(0, "all_reduce", 8, "float32")
@@ -322,7 +321,7 @@ def test_a_poll_waits_for_the_messages_and_reports_missing_ranks(monkeypatch: py
 
 
 def test_a_poll_ends_after_the_timeout_of_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a timeout of 10 s THEN polls wait for 9 s, and not for 11 s."""
+    """GIVEN a timeout of 10 s THEN a poll still waits after 9 s, and fails after 11 s."""
     passed_s = [0.0]
     exchange = StoreExchange(HashStore(), 0, range(2), timeout_s=10, offset_ns=int)
     monkeypatch.setattr(store_exchange, "perf_counter_ns", lambda: int(passed_s[0] * 1e9))
@@ -338,8 +337,8 @@ def test_a_poll_ends_after_the_timeout_of_the_group(monkeypatch: pytest.MonkeyPa
 def test_time_in_which_a_missing_rank_is_busy_does_not_count(
     busy_until_s: int, ends_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN a timeout of 10 s and checks every second, the first after 1 s. WHEN the missing rank is busy until 9 s, THEN 8 s
-    do not count. At most 60 s do not count, so a rank that loops forever ends the wait, too."""
+    """GIVEN a timeout of 10 s WHEN the missing rank is busy until 9 s THEN about 8 s do not count. At most 60 s do not count,
+    so the wait for a rank in an endless loop ends, too."""
     passed_s, store = [0.0], HashStore()
     detectors = [DeadlockDetector(store, rank) for rank in (0, 1)]
     exchange = StoreExchange(store, 0, range(2), 10, offset_ns=int, deadlocks=detectors[0])
@@ -349,14 +348,14 @@ def test_time_in_which_a_missing_rank_is_busy_does_not_count(
     for second in range(ends_s):
         passed_s[0] = float(second)
         assert not pending.arrives_within(0.0)
-    passed_s[0] = ends_s + 5.0  # checks become rarer
+    passed_s[0] = ends_s + 5.0  # the time between checks grows
     with pytest.raises(store_exchange.NotCalledInTime, match="rank 1 of the group did not call all_reduce within 10 s"):
         pending.arrives_within(0.0)
         pending.arrives_within(0.0)
 
 
 def test_a_process_that_computes_uses_the_processor() -> None:
-    """GIVEN a store that knows the process of rank 0, and not of rank 1."""
+    """GIVEN a store that knows the process of rank 0, but not the process of rank 1."""
     detector = DeadlockDetector(HashStore(), 0)
     before_ns = detector.processor_ns(0)
     while detector.processor_ns(0) == before_ns:
@@ -365,7 +364,7 @@ def test_a_process_that_computes_uses_the_processor() -> None:
 
 
 def test_errors_of_a_subgroup_name_the_ranks_of_the_default_group() -> None:
-    """GIVEN a group of ranks 5 and 7 that disagree THEN the errors name ranks 5 and 7."""
+    """GIVEN a group of ranks 5 and 7 whose calls differ THEN the errors name ranks 5 and 7."""
     store = HashStore()
     fifth, seventh = (StoreExchange(store, rank, [5, 7], timeout_s=60, offset_ns=int) for rank in (0, 1))
     pending = fifth.post("all", [0, 1], RankMessage(0, "all_reduce", 8, "float32"))
@@ -375,7 +374,7 @@ def test_errors_of_a_subgroup_name_the_ranks_of_the_default_group() -> None:
 
 
 def test_a_killed_rank_is_named_with_the_operation_of_the_waiting_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN rank 1 was killed, so it could not say that it ended. For a rank on another machine, the process is not checked."""
+    """A killed rank cannot report its end, so its process is checked. Processes on other machines are not checked."""
     store, process = HashStore(), subprocess.Popen([sys.executable, "-c", ""])
     detectors = [DeadlockDetector(store, 0)]
     with monkeypatch.context() as patched:
@@ -394,7 +393,7 @@ def test_a_killed_rank_is_named_with_the_operation_of_the_waiting_rank(monkeypat
 
 
 def test_an_error_names_the_ranks_that_create_different_groups_at_the_same_place() -> None:
-    """GIVEN each pair of four ranks creates only its own group, so both groups have the same name and the same keys."""
+    """GIVEN two pairs of ranks that each create only their own group THEN both groups have the same name and the same keys."""
     store = HashStore()
     first, second = (
         StoreExchange(store, place, ranks, 60, int, group_name="1") for place, ranks in ((0, [0, 1]), (1, [2, 3]))

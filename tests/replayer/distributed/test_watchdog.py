@@ -1,4 +1,4 @@
-"""Timeouts of collectives: a rank whose call comes too late, and the clocks of ranks."""
+"""Tests the timeouts of collectives with a late rank, and the offsets between the clocks of ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ S = 1_000_000_000
         (96 * S, 110 * S, 1, None, None),
         (90 * S - 1, 104 * S, 1, 110 * S, "rank 0 called all_reduce 10 s before rank 3"),
         (96 * S, 112 * S, 1, 110 * S, "rank 5 called all_reduce 12 s after rank 3"),
-        (80 * S, 120 * S, 2, None, None),  # on a clock at double speed, 10 s of the machine are 20 s
+        (80 * S, 120 * S, 2, None, None),  # on a clock at double speed, a timeout of 10 s is 20 s
         (70 * S, 100 * S, 2, 120 * S, "rank 0 called all_reduce 15 s before rank 3"),
         (100 * S, 130 * S, 2, 120 * S, "rank 5 called all_reduce 15 s after rank 3"),
     ],
@@ -32,7 +32,7 @@ S = 1_000_000_000
 def test_calls_of_a_collective_fail_if_they_are_further_apart_than_the_timeout(
     first_ns: int, last_ns: int, speed: int, waits_until_ns: int | None, says: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN a timeout of 10 s, and rank 3, which called at 100 s."""
+    """The timeout is 10 s, and rank 3 makes its call at 100 s."""
     waited: list[int] = []
     clock = SimpleNamespace(speed=speed, wait_until=waited.append)
     monkeypatch.setattr(watchdog, "gpu", lambda: SimpleNamespace(clock=clock))
@@ -53,7 +53,8 @@ def test_calls_of_a_collective_fail_if_they_are_further_apart_than_the_timeout(
     ("environment", "operation", "waits_until_ns"),
     [
         ({"ASYNC_ERROR_HANDLING": "0"}, "all_reduce", None),
-        ({"ASYNC_ERROR_HANDLING": "0"}, "barrier", 120 * S),  # the host waits for the late rank, and then finds the error
+        # The host waits for the late rank, and the error is raised after this wait.
+        ({"ASYNC_ERROR_HANDLING": "0"}, "barrier", 120 * S),
         ({"ASYNC_ERROR_HANDLING": "2"}, "all_reduce", 110 * S),
         ({"ASYNC_ERROR_HANDLING": "0", "BLOCKING_WAIT": "1"}, "all_reduce", 110 * S),
         ({"BLOCKING_WAIT": "True"}, "all_reduce", 110 * S),
@@ -62,7 +63,7 @@ def test_calls_of_a_collective_fail_if_they_are_further_apart_than_the_timeout(
 def test_the_error_handling_mode_decides_what_happens_to_a_rank_that_is_late(
     environment: dict[str, str], operation: str, waits_until_ns: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN a timeout of 10 s and a rank that calls 20 s after the first."""
+    """The timeout is 10 s, and a rank makes its call 20 s after the first rank."""
     waited: list[int] = []
     clock = SimpleNamespace(speed=1, wait_until=waited.append)
     monkeypatch.setattr(watchdog, "gpu", lambda: SimpleNamespace(clock=clock))
@@ -104,7 +105,7 @@ def test_a_wait_with_its_own_timeout_names_the_timeout_in_milliseconds() -> None
 
 
 class _Store(dict[str, bytes]):
-    """Replaces a store of torch.distributed."""
+    """Stands in for a store of torch.distributed."""
 
     def check(self, keys: list[str]) -> bool:
         return all(key in self for key in keys)
@@ -116,9 +117,9 @@ class _Store(dict[str, bytes]):
 @pytest.mark.parametrize(
     ("flows", "boot", "ahead_ns"),
     [
-        (False, "same", 700),  # clocks without real time differ by what they show
-        (True, "same", 700 - 2 * 40),  # the machine's clock shows that 40 ns passed in between, which are 80 on this clock
-        (True, "other", 700 - 2 * 90),  # two machines compare the times of day
+        (False, "same", 700),  # the offset of clocks without real time is the difference of their times
+        (True, "same", 700 - 2 * 40),  # 40 ns of real time passed between the two readings, which are 80 ns on this clock
+        (True, "other", 700 - 2 * 90),  # two machines use the time of day to measure the time between the readings
     ],
 )
 def test_the_offset_of_a_clock_excludes_the_time_between_two_starts(
@@ -136,7 +137,7 @@ def test_the_offset_of_a_clock_excludes_the_time_between_two_starts(
 
 
 def test_a_rank_stops_waiting_for_the_first_rank_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a clock that moves by half a second at each look THEN a timeout of 2 s ends at the fourth look."""
+    """GIVEN a clock that advances by half a second at each reading THEN a timeout of 2 s ends at the fourth reading."""
     looks = iter(range(10))
     clock: Any = SimpleNamespace(now_ns=lambda: 0, speed=1, flows=False)
     pauses_s: list[float] = []

@@ -1,4 +1,5 @@
-"""Collectives in progress: timeouts, groups of collectives, and the order in which a stream finishes them."""
+"""Tests collectives in progress: their timeouts, groups of collectives, and the order in which a stream finishes
+collectives."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class _Refused(Exception):
 
 
 class _Work:
-    """A collective. The test decides whether the messages of the fake collective have arrived."""
+    """Stands in for a collective. The test decides whether its messages have arrived."""
 
     device = NONE
 
@@ -46,7 +47,8 @@ class _Work:
 
 
 def _ended(monkeypatch: pytest.MonkeyPatch, end_ns: int | None, speed: int = 1) -> tuple[VirtualWork, list[int]]:
-    """Return a collective on the CPU that was called at 5 ms, and the times until which the host was blocked."""
+    """Return a collective on the CPU that was called at 5 ms, and a list that receives the times until which the host is
+    blocked."""
     blocked: list[int] = []
     scheduler = SimpleNamespace(block=lambda thread, until_ns: blocked.append(until_ns))
     simulator, current = SimpleNamespace(scheduler=scheduler), SimpleNamespace(thread=lambda: None)
@@ -81,8 +83,8 @@ def test_a_wait_with_a_timeout_fails_after_the_timeout_counted_from_the_call(
 
 
 def test_a_wait_with_a_timeout_fails_before_the_watchdog_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a clock at double speed, and another rank that calls 4 ms and 1 ns later THEN a wait of 2 ms fails, and the
-    watchdog does not check the timeout of the group."""
+    """GIVEN a clock at double speed WHEN the other rank makes its call just over 4 ms later THEN a wait with a timeout of 2 ms
+    fails. The watchdog does not check the timeout of the group."""
     work, blocked = _ended(monkeypatch, None, speed=2)
     here: Any = vars(module)["gpu"]()
     here.clock.skips_waits = True
@@ -98,8 +100,8 @@ def test_a_wait_with_a_timeout_fails_before_the_watchdog_ends_the_process(monkey
 def test_a_wait_with_a_timeout_ends_in_real_time_on_the_wall_clock(
     now_ns: int, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN a clock at double speed, another rank that never calls, and a wait of 2 ms that begins 0.5 or 4.5 ms after this
-    rank's call THEN the wait fails after 1.5 ms, or at once."""
+    """GIVEN a clock at double speed WHEN the other rank never makes its call THEN a wait with a timeout of 2 ms fails after the
+    rest of these 2 ms, counted from this rank's call."""
     work, blocked = _ended(monkeypatch, None, speed=2)
     here: Any = vars(module)["gpu"]()
     here.clock.skips_waits, here.clock.now_ns = False, lambda: now_ns
@@ -110,7 +112,7 @@ def test_a_wait_with_a_timeout_ends_in_real_time_on_the_wall_clock(
     assert waits_s == [pytest.approx(seconds)] and blocked == [CALL_NS + 4_000_000]
 
 
-def test_the_host_waits_for_the_result_of_a_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_waits_for_the_result_of_a_work_object(monkeypatch: pytest.MonkeyPatch) -> None:
     work, blocked = _ended(monkeypatch, CALL_NS + 7)
     assert work.get_future_result().wait() == int(torch._C._distributed_c10d.WorkResult.SUCCESS)  # type: ignore[attr-defined]
     assert blocked == [CALL_NS + 7]
@@ -138,7 +140,8 @@ def test_a_collective_is_completed_when_its_end_time_is_reached(
 
 
 def test_reading_a_tensor_finishes_the_last_collective_that_all_ranks_have_called() -> None:
-    """GIVEN three collectives that write to one tensor, and a rank that has not called the third THEN a read finishes two."""
+    """GIVEN three collectives that write to one tensor WHEN a rank has not called the third one THEN a read finishes only the
+    first two."""
     stream, works = CommStream(NONE), [_Work(1), _Work(2), _Work(3, arrived=False)]
     stream.in_flight.extend(works)  # type: ignore[arg-type]
     stream.finish_writes_to([torch.ones(1)], wait=False)

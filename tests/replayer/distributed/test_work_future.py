@@ -1,4 +1,4 @@
-"""Futures whose values are on the CPU, errors of their callbacks, and futures that a script creates."""
+"""Tests futures whose values are on the CPU, errors of their callbacks, and futures that a script creates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _future(log: list[str]) -> WorkFuture:
     return WorkFuture.of(4, NONE, lambda: log.append("finished"), lambda: log.append("joined"))
 
 
-def test_the_callback_of_a_future_on_the_cpu_runs_at_once_after_the_operation() -> None:
+def test_the_callback_of_a_future_on_the_cpu_runs_immediately_after_the_operation() -> None:
     log: list[str] = []
 
     def halved(done: Any) -> int:
@@ -34,12 +34,13 @@ def test_a_callbacks_error_is_kept_except_in_the_backward_pass(monkeypatch: pyte
     with pytest.raises(ValueError, match="my own error"):
         failed.wait()
     made = _future([])
-    monkeypatch.setattr(torch._C, "_current_graph_task_id", lambda: 0)  # of the first backward pass of a process
+    # A value of 0 or more means that a backward pass is running.
+    monkeypatch.setattr(torch._C, "_current_graph_task_id", lambda: 0)
     with pytest.raises(ValueError, match="my own error"):
         made.then(failing)
 
 
-def test_during_a_backward_pass_the_stream_waits_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_waits_for_a_collective_at_the_end_of_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     queued: list[Any] = []
     engine = type("Engine", (), {"queue_callback": staticmethod(queued.append)})
     monkeypatch.setattr("replayer.distributed.work_future.Variable._execution_engine", engine)
@@ -60,5 +61,5 @@ def test_a_script_creates_a_future_for_cuda_devices(device: str, index: int | No
     ScriptFuture.init(lambda self, devices: given.extend(devices), made, devices=[device])
     if index is None:
         assert type(made) is torch.futures.Future and given == [torch.device("cpu")]
-    else:  # C++ code would reject values on a virtual GPU
+    else:  # the C++ constructor would reject devices of a virtual GPU
         assert type(made) is ScriptFuture and made._device == index and given == []

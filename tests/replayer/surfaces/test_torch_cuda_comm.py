@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Tests which copies torch.cuda.comm makes between virtual devices, and on which streams. Runs in the warm interpreter."""
+"""Tests which copies torch.cuda.comm makes between virtual devices, and on which streams. Each test runs in a fork of an
+interpreter that has imported torch (warm.py)."""
 
 from __future__ import annotations
 
