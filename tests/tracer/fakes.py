@@ -1,4 +1,4 @@
-"""Fakes for tests of the recorder: a clock that tests set, CUDA events, and a profiler that only logs its calls."""
+"""Provides fakes for tests of the recorder: a clock that tests set, CUDA events, and a profiler that only logs its calls."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from traces.script.step_rule import Optimizers
 
 
 class FakeClock:
-    """A test sets `now_ns`."""
+    """A clock that stands still until a test moves it."""
 
-    offset_ns = 0  # from `perf_ns` to `now_ns`
-    reading_ns = 0  # how long a call of `perf_ns` takes
+    offset_ns = 0  # this is the difference of `now_ns` and `perf_ns`
+    reading_ns = 0  # each call of `perf_ns` takes this time
 
     def __init__(self, now_ns: int = 1_000_000) -> None:
         self.ns = now_ns
@@ -47,11 +47,11 @@ class FakeClock:
 
 
 class CudaError(RuntimeError):
-    """What torch raises for a CUDA error."""
+    """The error that torch raises for a CUDA error."""
 
 
 class FakeCuda:
-    """Devices with streams that are busy until `busy_until_ns`. A fake event is complete when the clock has passed its time.
+    """Fake devices whose streams are busy until `busy_until_ns`. A fake event is complete when the clock has passed its time.
 
     The fakes follow CUDA's rules: during a capture most calls fail and invalidate the capture, after a sticky error all calls
     fail, and a device that hangs never completes an event.
@@ -64,15 +64,15 @@ class FakeCuda:
         self.stream = 0
         self.contexts = {0, 1}
         self.used = True
-        self.capturing = False  # on the current stream
-        self.captures: set[str] = set()  # of any stream
+        self.capturing = False  # true if the current stream captures a graph
+        self.captures: set[str] = set()  # these are the captures of all streams
         self.destroyed_captures = 0
         self.error = ""
         self.hangs = False
-        self.calls = 0  # that reach the device
-        self.made = 0  # events
-        self.recorded = 0  # records of events
-        self.asked = 0  # whether the current stream captures
+        self.calls = 0  # counts the calls that reach the device
+        self.made = 0  # counts the events that were created
+        self.recorded = 0  # counts how often events were recorded
+        self.asked = 0  # counts the queries whether the current stream captures
 
     def is_initialized(self) -> bool:
         return self.used
@@ -109,7 +109,7 @@ class FakeCuda:
         self.clock.ns = max(self.clock.ns, self.busy_until_ns.get(device, 0))
 
     def check(self) -> None:
-        """A call reaches the device."""
+        """Count a call that reaches the device, and raise the error that CUDA would raise."""
         self.calls += 1
         if self.capturing or self.captures:
             self.destroyed_captures += 1
@@ -126,7 +126,7 @@ class FakeCuda:
 
 
 class FakeProfiles(set[str]):
-    """The script's profiles that are running, and whether a profile with device activities has ever begun."""
+    """The running profiles of the script, and whether a profile with device activities has ever begun."""
 
     has_attached = False
 
@@ -160,7 +160,7 @@ class FakeStream(NamedTuple):
 
 
 class FakeProfiler:
-    """Stores the calls that it receives."""
+    """A fake profiler that stores the calls that it receives."""
 
     wanted = True
     paused = False
@@ -194,7 +194,7 @@ class FakeProfiler:
 
 
 class FakeFacts:
-    """One device, listed at its first mention."""
+    """Fake facts about a process with one device, which is listed when it is first mentioned."""
 
     def __init__(self) -> None:
         self.devices: list[Device] = []
@@ -272,7 +272,7 @@ class FakeFlightRecorder:
 
 
 class Bench:
-    """A recorder with fakes of its environment, and the calls of a script. The method `run` lets time pass."""
+    """A recorder in a fake environment, and the calls that a script makes. The method `run` lets time pass."""
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ class Bench:
         any_flight: Any = flight
         if optimizers is None:
             optimizers = Optimizers()
-            optimizers.add(self)  # the script has one
+            optimizers.add(self)  # the script has one optimizer
         self.output = RecordingFile(self.path, clock)
         self.profiles = FakeProfiles()
         self.access = DeviceAccess(self.cuda, self.cuda.captures, self.profiles)
@@ -306,16 +306,16 @@ class Bench:
             optimizers,
         )
         self.model = object()
-        self.operation_ends_ns = 0  # of one that goes on beside the script
+        self.operation_ends_ns = 0  # the operation runs in parallel with the script
 
     def run(self, duration_ns: int, device_ns: int = 0) -> None:
-        """The host works for `duration_ns`, and launches `device_ns` of GPU work at the start."""
+        """Let the host work for `duration_ns`. At the start, the host launches `device_ns` of GPU work."""
         if device_ns:
             self.cuda.launch(device_ns)
         self.clock.ns += duration_ns
 
     def train_step(self, load_ns: int = 10, accumulate: int = 1) -> None:
-        """Run a training step like a plain training loop, in which the host runs ahead of the GPU."""
+        """Run a training step as in a plain training loop, in which the host runs ahead of the GPU."""
         recorder = self.recorder
         for _ in range(accumulate):
             self.load(load_ns)
@@ -332,7 +332,7 @@ class Bench:
         recorder.optimizer_stepped(True)
 
     def end_step(self) -> None:
-        """The backward pass and the optimizer of a step, which take no time."""
+        """Run the backward pass and the optimizer of a step. Both take no time."""
         for phase in ("backward", "optimizer"):
             self.recorder.enter_phase(phase)
             self.recorder.leave_phase(phase)

@@ -1,4 +1,4 @@
-"""Boundary events: event differences add up exactly to one clock, and the host never waits."""
+"""Tests that the times between boundary events add up exactly to one clock, and that the host never waits for an event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from traces.model.trace import NONE, Untimed
 
 
 class Events:
-    """Boundary events on a fake device."""
+    """Provides boundary events on a fake device."""
 
     def __init__(self, now_ns: int = 1_000_000) -> None:
         self.clock = FakeClock(now_ns)
@@ -34,8 +34,8 @@ class Events:
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 50_000)), min_size=1, max_size=60))
 def test_the_recorded_time_of_a_cuda_event_is_when_the_gpu_reaches_the_event(script: list[tuple[int, int]]) -> None:
-    """Differences are exact. The offset between the clocks is the earliest that agrees with the host's observations. It is
-    exact if the GPU was idle at any event."""
+    """Differences between events are exact. The offset between the clocks is the smallest that agrees with what the host has
+    observed. The offset is exact if the GPU was idle at any event."""
     here = Events()
     taken: list[BoundaryEvent] = []
     truth: list[int] = []
@@ -70,7 +70,7 @@ def test_completed_cuda_events_are_reported_until_they_are_read() -> None:
 
 
 def test_a_pending_event_improves_the_estimate_of_the_gpu_clock_offset() -> None:
-    """GIVEN a GPU that is never idle WHEN the host finds it busy at 4 000 ns THEN it was busy until then."""
+    """GIVEN a GPU that is never idle WHEN the event is still pending at 4 000 ns THEN the event is not earlier than that."""
     here = Events(0)
     here.cuda.launch(5_000)
     event = here.take()
@@ -81,9 +81,9 @@ def test_a_pending_event_improves_the_estimate_of_the_gpu_clock_offset() -> None
     assert event.time_ns == 4_000
 
 
-def test_a_gpu_clock_that_runs_too_fast_is_corrected() -> None:
-    """GIVEN events 1 000 ns apart on the GPU clock WHEN the host finds the second one complete after 900 ns THEN it was
-    complete by then."""
+def test_the_offset_of_a_gpu_clock_that_runs_too_fast_is_corrected() -> None:
+    """GIVEN two events 1 000 ns apart on the GPU clock WHEN the host finds both complete after 900 ns THEN the second event is
+    not later than that."""
     here = Events(0)
     first = here.take()
     assert here.events.read_finished([first])
@@ -122,7 +122,7 @@ def test_events_of_two_streams_are_distinguished() -> None:
 
 @pytest.mark.parametrize("own_stream", [True, False])
 def test_the_recorder_does_not_disturb_a_cuda_graph_capture(own_stream: bool) -> None:
-    """The current stream or another one captures, in this thread or another."""
+    """The current stream captures a graph, or another stream does, possibly in another thread."""
     here = Events()
     taken = [here.take()]
     calls = here.cuda.calls
@@ -184,7 +184,7 @@ def test_waiting_continues_while_the_device_makes_progress() -> None:
 
 
 def test_the_stream_object_is_created_once_per_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN the handles of current streams THEN torch is asked for a stream object only at the first use of a handle."""
+    """The recorder asks torch for a stream object only when it sees the handle of a stream for the first time."""
     here = Events()
     made: list[tuple[int, int]] = []
 
@@ -201,8 +201,8 @@ def test_the_stream_object_is_created_once_per_stream(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("contexts", "taken_on"), [({0, 1}, 0), ({1}, 1), ({1, 2}, None), (set(), None)])
 def test_recording_an_event_never_creates_a_context(contexts: set[int], taken_on: int | None) -> None:
-    """GIVEN cuda:0 as the current device WHEN only other devices have contexts THEN an event is recorded on the only one of
-    them."""
+    """The current device is cuda:0. If it has no context and exactly one other device has a context, the event is recorded on
+    that device."""
     here = Events()
     here.cuda.contexts = contexts
     event = here.events.record(0)
@@ -210,8 +210,8 @@ def test_recording_an_event_never_creates_a_context(contexts: set[int], taken_on
     assert here.events.untimed is Untimed.NO and here.access.device_lost == ""
 
 
-def test_a_completed_event_shows_that_earlier_events_of_its_stream_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN ten completed events of two streams THEN only two of them are queried."""
+def test_a_completed_event_shows_that_earlier_events_of_its_stream_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN ten completed events on two streams THEN the recorder queries only the last event of each stream."""
     here = Events()
     taken = []
     for here.cuda.stream in (0, 3) * 5:
@@ -231,8 +231,8 @@ def test_a_completed_event_shows_that_earlier_events_of_its_stream_completed(mon
 
 
 def test_the_events_of_finished_steps_are_read_together() -> None:
-    """GIVEN three steps with two events each, 10 ns apart, and GPU work of 1000 ns before the last event WHEN the events are
-    read THEN two steps are done. WHEN they are read 2000 ns later THEN the GPU has passed the last event at 50 + 1000."""
+    """GIVEN three steps with two events each, and GPU work of 1000 ns before the last event THEN the first read finds two
+    finished steps. A read after 2000 ns finds the third step, too."""
     here = Events()
     first = here.take()
     assert here.events.read_finished([first])
@@ -255,7 +255,7 @@ def test_the_events_of_finished_steps_are_read_together() -> None:
 
 
 class AcceleratorError(RuntimeError):
-    """torch.AcceleratorError, which has CUDA's code of the error."""
+    """Stands in for torch.AcceleratorError, which has CUDA's error code."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""The recorder in a process of its own, on this machine's CPU: one recording by phases, one by kernels.
+"""Tests the recorder in a separate process on the CPU, with one recording of phases and one recording of kernels.
 
 One process imports torch, and each recording is made in a fork of this process.
 """
@@ -63,7 +63,7 @@ Run = Callable[..., int]
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """Runs a script with arguments in a fork, and returns its exit code."""
+    """Return a function that runs a script with arguments in a fork, and returns the exit code of the script."""
     with subprocess.Popen([sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         requests, codes = process.stdin, process.stdout
         assert requests is not None and codes is not None
@@ -94,14 +94,14 @@ def by_kernel(run: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace
 
 
 def test_every_step_is_recorded_with_its_batch_and_loss_and_phases(by_phase: tuple[Trace, list[Path]]) -> None:
-    """GIVEN a script with six batches of four rows WHEN it runs THEN each step waits for 8 float and 1 label per row."""
+    """GIVEN a script with six batches of four rows THEN each step waits for a batch of 8 floats and 1 label per row."""
     trace, _ = by_phase
     assert trace.steps.number.tolist() == [0, 1, 2, 3, 4, 5]
     assert trace.batches.kind.tolist() == [BatchKind.WAIT] * 6
     assert trace.batches.bytes.tolist() == [4 * (8 * 4 + 8)] * 6
     names = [trace.strings[int(name)] for name in trace.phases.name[trace.phases.step == 2]]
     assert [name for name in names if name != "other"] == ["loader", "forward", "loss", "zero_grad", "backward", "optimizer"]
-    assert len(trace.values) == 6  # of the loss
+    assert len(trace.values) == 6  # each step reads the loss once
 
 
 def test_collectives_of_every_step_are_recorded_with_their_size(by_phase: tuple[Trace, list[Path]]) -> None:
@@ -120,7 +120,8 @@ def test_a_recording_of_phase_times_profiles_no_step_and_lists_missing_data(by_p
     assert "kernels" in trace.lacks
     assert "device time: the script used no GPU here" in trace.lacks
     assert not any("buckets" in lack for lack in trace.lacks)
-    assert trace.provenance["flight_recorder"]["looks"] > 0  # a profile would contain the collectives
+    # Without a profile, the collectives are read from the flight recorder.
+    assert trace.provenance["flight_recorder"]["looks"] > 0
 
 
 def test_a_recording_of_kernels_profiles_steps_after_unprofiled_steps(by_kernel: tuple[Trace, list[Path]]) -> None:

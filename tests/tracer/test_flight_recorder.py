@@ -18,7 +18,7 @@ UNIX_NS = 1_790_000_000_000_000_000
 
 
 class Ring:
-    """A fake ring buffer of one backend. The method `begin` does what torch does when a collective begins."""
+    """A fake ring buffer of one backend. The method `begin` adds the entry that torch adds when a collective begins."""
 
     def __init__(self, backend: str = "gloo", size: int = 2_000) -> None:
         self.backend, self.size = backend, size
@@ -54,13 +54,13 @@ class ProcessGroup:
 
 
 class GroupInPython(ProcessGroup):
-    """A process group that a script or a library wrote in Python."""
+    """A process group that is written in Python, by a script or a library."""
 
 
 def flight_of(
     ring: Ring, monkeypatch: pytest.MonkeyPatch, clock: FakeClock | None = None, config: str = "", group: Any = None
 ) -> FlightRecorder:
-    """GIVEN a group whose backend has this ring buffer."""
+    """Return a flight recorder of a group whose backend has this ring buffer."""
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", str(ring.size))
     group = group or ProcessGroup()
     world = SimpleNamespace(pg_names={group: "0"}, pg_backend_config={group: config or f"cuda:{ring.backend},xpu:xccl"})
@@ -101,7 +101,7 @@ def test_a_collective_without_a_python_call_is_reported_once_with_its_bytes(monk
 
 
 def test_nccls_ring_buffer_is_not_read_for_process_groups_written_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a group whose calls are recorded as Python calls WHEN its backend's ring has an entry THEN it is not read."""
+    """The calls of such a group are recorded as Python calls, so the entries in the ring buffer of its backend are not read."""
     ring = Ring()
     flight = flight_of(ring, monkeypatch, group=GroupInPython())
     ring.begin("all_reduce", [5])
@@ -131,7 +131,7 @@ def test_python_calls_are_matched_to_collectives_per_thread(monkeypatch: pytest.
 
 
 def test_the_start_time_is_converted_to_the_clock_of_the_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a recorder clock with another origin than the wall clock."""
+    """GIVEN a recorder clock whose zero differs from that of the wall clock."""
     ring, clock = Ring(), FakeClock(5_000_000_000)
     flight = flight_of(ring, monkeypatch, clock)
     ring.begin("all_reduce", [5], time_created_ns=time.time_ns() - 1_000_000_000)
@@ -140,7 +140,7 @@ def test_the_start_time_is_converted_to_the_clock_of_the_recorder(monkeypatch: p
 
 
 def test_unfinished_entries_are_read_again_for_up_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a watchdog that completes an entry after some reads, and an entry of a captured graph, which is never completed."""
+    """The watchdog completes the second entry after some reads. The entry of a captured graph is never completed."""
     ring, clock = Ring("nccl"), FakeClock()
     flight = flight_of(ring, monkeypatch, clock)
     ring.begin("all_reduce", [1], duration_ms=0.25)
@@ -151,7 +151,7 @@ def test_unfinished_entries_are_read_again_for_up_to_a_second(monkeypatch: pytes
         clock.ns += 100_000_000
         assert flight.read() == []
     ring.entries[1] |= {"retired": True, "duration_ms": 1.5}
-    ring.begin("all_reduce", [4], retired=False)  # of a captured graph
+    ring.begin("all_reduce", [4], retired=False)  # this entry belongs to a captured graph
     found = [(flown.call.size_bytes, flown.duration_ns) for flown in flight.read()]
     assert found == [(8, 1_500_000), (12, 500_000)]
     clock.ns += 999_999_999
@@ -164,7 +164,7 @@ def test_unfinished_entries_are_read_again_for_up_to_a_second(monkeypatch: pytes
 def test_the_last_read_of_the_ring_buffer_waits_for_nccls_watchdog(
     monkeypatch: pytest.MonkeyPatch, timing: str, waited_ns: int, duration_ns: int
 ) -> None:
-    """GIVEN a watchdog that runs 100 ms after the end. Without timing, there is nothing to wait for."""
+    """The watchdog completes the entry 100 ms after the script ends. If NCCL measures no times, the read does not wait."""
     monkeypatch.setenv("TORCH_NCCL_ENABLE_TIMING", timing)
     ring, clock = Ring("nccl"), FakeClock(0)
     flight = flight_of(ring, monkeypatch, clock)
@@ -211,14 +211,14 @@ def test_reading_continues_after_the_script_resets_the_ring_buffer(monkeypatch: 
 @pytest.mark.parametrize(
     ("step_ns", "looks", "forgotten"),
     [
-        (100_000_000, range(50, 60), 0),  # half of the ring every 20 steps
-        (10_000_000, range(4, 7), 3_000),  # 10 s in all, of which looks may take 10 ms
+        (100_000_000, range(50, 60), 0),  # the ring buffer is half full every 20 steps
+        (10_000_000, range(4, 7), 3_000),  # in this run of 10 s, reads may take 10 ms in total
     ],
 )
 def test_reads_of_the_ring_buffer_take_at_most_a_thousandth_of_the_time(
     monkeypatch: pytest.MonkeyPatch, step_ns: int, looks: range, forgotten: int
 ) -> None:
-    """GIVEN five collectives in each of a thousand steps, a ring buffer of 200 entries, and reads of 10 us per entry."""
+    """GIVEN a thousand steps with five collectives each, a ring buffer of 200 entries, and reads of 10 us per entry."""
     ring, clock = Ring(size=200), FakeClock()
     flight = flight_of(ring, monkeypatch, clock)
     found = 0
@@ -237,7 +237,7 @@ def test_reads_of_the_ring_buffer_take_at_most_a_thousandth_of_the_time(
 
 
 def test_the_time_between_reads_doubles_until_the_ring_buffer_is_half_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five collectives in each step fill half of a ring buffer of 200 entries in 20 steps."""
+    """With five collectives in each step, half of the 200 entries are used after 20 steps."""
     ring, clock = Ring(size=200), FakeClock()
     flight = flight_of(ring, monkeypatch, clock)
     looks = []
@@ -272,7 +272,7 @@ def test_the_nccl_ring_buffer_is_not_read_after_its_group_is_destroyed(monkeypat
 def test_collectives_of_the_second_implementation_of_nccl_are_read_from_its_own_ring_buffer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """GIVEN a group of the backend "nccl" of torch 2.15, which is called "nccl2"."""
+    """In torch 2.15, the backend of such a group is called "nccl2"."""
     ring, group = Ring("nccl"), ProcessGroup()
     backend = SimpleNamespace(name=lambda: "nccl2")
     monkeypatch.setattr(ProcessGroup, "_get_backend", lambda self, device: backend, raising=False)

@@ -1,4 +1,4 @@
-"""The recorder's file: what is flushed is readable at once, and a disk that fills up ends the recording, not the script."""
+"""Tests that flushed data in the recorder's file is readable without delay, and that a full disk ends only the recording."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_an_empty_recording_has_only_a_header(tmp_path: Path) -> None:
 def test_a_failed_write_ends_the_recording_with_one_error_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], call: int
 ) -> None:
-    """For every k, the k-th write fails. Each time, the recorder prints one line, raises no exception, and leaves a file whose
-    beginning is readable."""
+    """For each k, the k-th write fails. The recorder then prints one line and raises no exception. The beginning of the file is
+    readable."""
     left = [call]
 
     def failing(method: Any) -> Any:
@@ -95,7 +95,7 @@ def test_a_missing_output_folder_is_reported(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_recorded_rows_with_different_columns_are_written_in_order(tmp_path: Path) -> None:
-    """GIVEN some rows without a column THEN the rows are written in the order of their numbers."""
+    """GIVEN rows of which some lack a column THEN all rows are written in the order of their numbers."""
     output = output_at(tmp_path / "t.part")
     assert output.add("steps", number=5, start_ns=1) == 0
     assert output.add_all("steps", [(("number", "duration_ns"), 6, 3), (("number", "duration_ns"), 7, 4)]) == 1

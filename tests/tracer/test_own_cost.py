@@ -1,4 +1,4 @@
-"""The recorder's report of its own overhead per step."""
+"""Tests how the recorder measures its own overhead per step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from traces.script.script_hooks import ModuleCalls
 
 
 class Costly:
-    """Provides methods that advance a clock, which tests set, by some nanoseconds."""
+    """Provides methods that advance the clock by some nanoseconds, as calls of the recorder would."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
@@ -58,8 +58,7 @@ def test_a_recorder_call_that_fails_is_timed_and_releases_its_lock() -> None:
 
 
 def test_the_reported_overhead_is_a_median_without_the_first_steps() -> None:
-    """GIVEN groups of 2, 2, 4 and 1 steps that took 1000, 20, 80 and 90 ns in total THEN a step costs the median of 10, 20 and
-    90 ns."""
+    """GIVEN four groups of steps THEN a step costs the median of the last three groups, which is 20 ns."""
     costly = Costly(FakeClock())
     for number, took_ns in ((2, 1000), (4, 20), (8, 80), (9, 90)):
         costly.work(took_ns)
@@ -68,8 +67,7 @@ def test_the_reported_overhead_is_a_median_without_the_first_steps() -> None:
 
 
 def test_the_cost_of_appending_is_spread_over_the_steps() -> None:
-    """GIVEN steps of 10 ns, and two appends to the file, of 400 ns after 2 steps and of 200 ns after 8 more THEN a step costs
-    10 ns and its share of 2 x 200 ns."""
+    """GIVEN steps of 10 ns and appends of 400 and 200 ns THEN a step costs 10 ns and its share of two appends of 200 ns."""
     costly = Costly(FakeClock())
     for number, took_ns in ((2, 400), (10, 200)):
         costly.work((number - costly.cost._steps) * 10)
@@ -79,8 +77,8 @@ def test_the_cost_of_appending_is_spread_over_the_steps() -> None:
 
 
 def test_the_overhead_includes_the_median_time_for_reading_cuda_events() -> None:
-    """GIVEN steps of 10 ns, and reads of the events of 2, 4, 5 and 1 steps that took 900, 8, 20 and 700 ns THEN a step costs 10
-    ns and the lower median of 2, 4 and 700 ns. WHEN a read finds no step THEN nothing changes."""
+    """GIVEN steps of 10 ns, and reads that took 2, 4 and 700 ns per step THEN a step costs 10 ns and their median. The first
+    read does not count, and neither does a read that finds no step."""
     costly = Costly(FakeClock())
     number = 0
     for steps, took_ns in ((2, 900), (4, 8), (5, 20), (1, 700), (0, 50)):
@@ -99,9 +97,8 @@ def test_before_the_first_step_ends_all_recorder_time_is_its_overhead() -> None:
 
 
 def test_the_cost_of_wrappers_is_measured_and_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a clock that advances by 1 ns per reading THEN a scope of two measured calls takes 5 ns, of which they count 2. An
-    empty call takes 1 ns, so 1 ns of each measured call is not counted. WHEN the wrapper of a module takes 3 ns THEN 4 calls of
-    2 ns and 5 modules in 2 steps are 11.5 ns per step."""
+    """The clock advances by 1 ns per reading, so each measured call misses 1 ns. In two steps, 4 calls of 2 ns and 5 module
+    calls of 3 ns take 11.5 ns per step."""
     clock = FakeClock()
     ticks = itertools.count()
     skipped = [0]
@@ -121,18 +118,17 @@ def test_the_cost_of_wrappers_is_measured_and_added(monkeypatch: pytest.MonkeyPa
 
     costly.cost.steps_ended(1)
     for _ in range(4):
-        costly.work(0)  # 1 ns by the clock
+        costly.work(0)  # this call takes 1 ns on the clock
     ModuleCalls.within[0] += 5
     costly.cost.steps_ended(3)
     assert costly.cost.per_step_ns == round((4 + 4 * 1 + 5 * 3) / 2)
-    costly.cost.steps_ended(4)  # without a call
+    costly.cost.steps_ended(4)  # the recorder was not called in this step
     assert (costly.cost.per_step_ns, costly.cost.set_up_ns) == (0, 4 + 4 * 1 + 5 * 3)
 
 
 def test_one_time_overhead_is_not_included_in_the_overhead_per_step() -> None:
-    """GIVEN 2 steps with 1000 ns and an append of 400 ns, then 2 groups of 4 steps: one with 120 ns, one with 40 ns and an
-    append of 100 ns. THEN a step costs 10 ns and its share of 2 usual appends: 10 + 200 / 10. Of the total of 1660 ns, 10 steps
-    took 300 ns, so 1360 ns occurred once."""
+    """A usual step costs 10 ns and 20 ns as its share of two appends, so 10 steps account for 300 ns. The other 1360 ns of the
+    total occurred only once."""
     costly = Costly(FakeClock())
     for number, took_ns, append_ns in ((2, 1000, 400), (6, 120, 0), (10, 40, 100)):
         costly.work(took_ns)
@@ -153,7 +149,7 @@ def test_a_single_write_of_rows_counts_as_one_time_overhead() -> None:
 
 
 def test_an_interruption_does_not_change_the_measured_cost_of_wrappers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a clock that advances by 1 ns per reading, and by 5 us between the first two readings."""
+    """The clock advances by 1 ns per reading, except that 5 us pass between the first two readings."""
     clock = FakeClock()
     ticks = itertools.chain([0], itertools.count(5_000))
     monkeypatch.setattr(clock, "perf_ns", lambda: next(ticks))
@@ -161,7 +157,7 @@ def test_an_interruption_does_not_change_the_measured_cost_of_wrappers(monkeypat
     costly.cost.measure_wrappers(lambda call: call)
     costly.cost.steps_ended(1)
     for _ in range(100):
-        costly.work(0)  # 1 ns by the clock, and 1 ns that the clock does not show
+        costly.work(0)  # each call takes 1 ns on the clock, and 1 ns that the clock does not show
     costly.cost.steps_ended(2)
     assert costly.cost.per_step_ns == 200
 
@@ -169,5 +165,5 @@ def test_an_interruption_does_not_change_the_measured_cost_of_wrappers(monkeypat
 def test_the_clock_shows_unix_time() -> None:
     clock = EpochClock()
     before_ns, shown_ns, after_ns = time.time_ns(), clock.now_ns(), time.time_ns()
-    assert before_ns - 10**9 < shown_ns < after_ns + 10**9  # the computer's time may be corrected meanwhile
+    assert before_ns - 10**9 < shown_ns < after_ns + 10**9  # the operating system may correct its clock during the test
     assert clock.now_ns() >= shown_ns

@@ -1,4 +1,5 @@
-"""When the recorder's profile begins and ends: never in a capture, never with an endless wait, never by creating a context."""
+"""Tests when the recorder's profile begins and ends. It never begins or ends in a capture, waits without limit or creates a
+CUDA context."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ DENIED = "WARNING:2026-11-25 01:49:04 15122:15122 init.cpp:102] failed with erro
 
 
 class FakeKineto:
-    """A fake of torch.profiler._KinetoProfile, which logs its calls in `calls`."""
+    """A fake of torch.profiler._KinetoProfile that logs its calls in `calls`."""
 
     calls: list[str]
     cuda: FakeCuda
@@ -49,7 +50,7 @@ class FakeKineto:
 
 
 class Profiled:
-    """A profiler on fakes."""
+    """A profiler in a fake environment."""
 
     def __init__(self, *, gpus: int = 1, stacks: bool = False, has_trace_only: bool = True) -> None:
         self.clock = FakeClock()
@@ -87,7 +88,7 @@ class Profiled:
             ),
             _C=SimpleNamespace(_profiler=SimpleNamespace(_ExperimentalConfig=Settings)),
         )
-        self.profiles = FakeProfiles()  # of the script
+        self.profiles = FakeProfiles()  # these are the profiles of the script
         access = DeviceAccess(self.cuda, self.cuda.captures, self.profiles)
         events: Any = SimpleNamespace(access=access, clock=self.clock, devices=[0])
         self.profiler = Profiler(torch, Path("t.profile.json"), events, stacks)
@@ -164,8 +165,8 @@ def test_only_the_host_is_profiled_without_a_gpu() -> None:
 
 
 def test_no_profile_is_started_while_the_script_prepares_its_own() -> None:
-    """GIVEN a profile that the script has prepared and not yet started THEN the recorder prepares its own after the script's
-    profile has ended."""
+    """GIVEN a profile that the script has prepared THEN the recorder prepares its profile only after the script's profile has
+    ended."""
     here = Profiled()
     here.profiles.add("prepared")
     here.steps("prepare")
@@ -178,8 +179,8 @@ def test_no_profile_is_started_while_the_script_prepares_its_own() -> None:
 
 
 def test_a_step_is_not_profiled_if_the_gpu_was_too_busy_before_it() -> None:
-    """GIVEN a device that does not become idle in time before step 1, but before step 2 WHEN both steps are to be profiled
-    THEN only step 2 is recorded."""
+    """GIVEN two steps to profile WHEN the GPU does not become idle in time before the first one THEN only the second one is
+    recorded."""
     here = Profiled()
     here.steps("prepare")
     recorded = []
@@ -192,7 +193,7 @@ def test_a_step_is_not_profiled_if_the_gpu_was_too_busy_before_it() -> None:
 
 
 def test_a_profile_without_a_complete_step_is_not_written() -> None:
-    """GIVEN a window in whose first step the script starts a profile THEN the next window is the first one that is written."""
+    """GIVEN a script that starts its own profile in the first profiled step THEN the recorder writes only its next profile."""
     here = Profiled()
     here.steps("prepare")
     here.profiler.begin_step(1, "record")
@@ -207,7 +208,7 @@ def test_a_profile_without_a_complete_step_is_not_written() -> None:
 
 
 def test_at_exit_the_profile_is_written_without_starting_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python 3.12 starts no threads after the script has ended."""
+    """Since Python 3.12, no thread can be started after the script has ended."""
     here = Profiled()
     here.steps("prepare", "record")
 
@@ -262,8 +263,8 @@ def _in_thread(*calls: Callable[[], None]) -> None:
 
 
 def test_another_thread_does_not_end_the_profile_of_the_main_thread() -> None:
-    """GIVEN a window of steps 1 to 3 WHEN another thread trains from step 2 on THEN the main thread ends the profile, which has
-    step 1."""
+    """GIVEN a profile of steps 1 to 3 WHEN another thread trains from step 2 on THEN the main thread still ends the profile,
+    which contains step 1."""
     here = Profiled()
     here.steps("prepare", "record")
     profiler = here.profiler
@@ -294,7 +295,7 @@ def test_the_main_thread_may_end_the_profile_of_another_thread() -> None:
 
 
 def test_a_signal_during_the_start_of_a_profile_is_handled_afterwards() -> None:
-    """GIVEN a handler that raises WHEN its signal arrives while the profile starts THEN the profile has started, and the
+    """GIVEN a signal handler that raises WHEN its signal arrives while a profile starts THEN the start is completed before the
     exception reaches the script."""
     here = Profiled()
 
@@ -327,7 +328,7 @@ def test_a_process_forked_after_a_profile_exits_without_running_c_plus_plus_dest
     Profiled().steps("prepare")
     Profiled().steps("prepare")
     (end_without_destructors,) = registered
-    # GIVEN a function that aborts the process, registered earlier, like a destructor that fails
+    # GIVEN a function that was registered earlier and aborts the process, like a destructor that fails
     if (child := os.fork()) == 0:
         libc = ctypes.CDLL(None)
         libc.on_exit(libc.abort, None)

@@ -1,4 +1,4 @@
-"""Provenance describes a recording without naming a person or a machine."""
+"""Tests that the provenance describes a recording without naming a person or a machine."""
 
 from __future__ import annotations
 
@@ -71,9 +71,10 @@ def test_the_script_is_identified_by_its_hash(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_memory_outside_of_torch_is_neither_free_nor_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a card of 16 GiB with 3 GiB free WHEN torch has reserved 5 GiB THEN 8 GiB are outside of torch
+    """GIVEN a GPU with 16 GiB, of which 3 GiB are free WHEN torch has reserved 5 GiB THEN 8 GiB are used outside of torch.
 
-    The two figures are not read at the same moment. If torch seems to have reserved more than is used, 0 bytes are outside.
+    The two values are not read at the same moment. If torch seems to have reserved more than is used, 0 bytes are used outside of
+    torch.
     """
     gib, reserved = 1 << 30, {"gib": 0}
     properties = SimpleNamespace(name="Test GPU", total_memory=16 * gib, major=7, multi_processor_count=56, _private=1)
@@ -92,7 +93,8 @@ def test_memory_outside_of_torch_is_neither_free_nor_reserved(monkeypatch: pytes
 
 
 def test_the_memory_peak_of_a_run_includes_peaks_before_the_script_resets_them() -> None:
-    """GIVEN a peak of 700 bytes, which the script resets WHEN the peak is 300 bytes at the end THEN the larger one is kept"""
+    """GIVEN a peak of 700 bytes WHEN the script resets it, and the peak at the end is 300 bytes THEN the recorded peak is 700
+    bytes."""
     peaks = iter((700, 300))
     fake = FakeTorch([A6000])
     fake.cuda.max_memory_allocated = lambda index: next(peaks)
@@ -108,7 +110,7 @@ def test_the_memory_peak_of_a_run_includes_peaks_before_the_script_resets_them()
     ("block_bytes", "held_bytes"), [(0, 0), (USUAL_WORKSPACE_BYTES, USUAL_WORKSPACE_BYTES), (USUAL_WORKSPACE_BYTES + 512, 0)]
 )
 def test_a_block_as_large_as_a_workspace_counts_as_a_cublas_workspace(block_bytes: int, held_bytes: int) -> None:
-    """GIVEN an allocated tensor of 1,000 bytes, a freed block of the size of a workspace, and another allocated block."""
+    """In all cases, there are also an allocated tensor of 1,000 bytes and a freed block as large as a workspace."""
     recorded: Any = FakeTorch(cublas_bytes=block_bytes)
     facts = ProcessFacts(recorded, 0, RecordConfig())
     facts.device_row(0)
@@ -157,8 +159,9 @@ def test_the_size_of_a_workspace_depends_on_the_architecture(
 
 
 @pytest.mark.parametrize(("again_bytes", "held_bytes"), [(0, None), (USUAL_WORKSPACE_BYTES, USUAL_WORKSPACE_BYTES)])
-def test_workspaces_that_the_script_frees_do_not_show_that_cublas_keeps_none(again_bytes: int, held_bytes: int | None) -> None:
-    """PyTorch Lightning frees all workspaces at the end. After that, a script may compute another matrix product."""
+def test_workspaces_that_the_script_frees_have_an_unknown_size(again_bytes: int, held_bytes: int | None) -> None:
+    """PyTorch Lightning frees all workspaces at the end. A script may then compute another matrix product, which allocates a
+    new workspace."""
     recorded: Any = FakeTorch(cublas_bytes=again_bytes)
     facts = ProcessFacts(recorded, 0, RecordConfig())
     facts.device_row(0)
@@ -180,7 +183,7 @@ def test_workspaces_are_unknown_while_the_script_records_the_memory_history() ->
 def test_without_a_driver_version_the_cuda_version_of_the_driver_is_recorded(
     number: int, version: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CUDA encodes version 12.4 as 12040 (cudaDriverGetVersion)."""
+    """cudaDriverGetVersion returns 12040 for CUDA 12.4."""
     file = tmp_path / "version"
     monkeypatch.setattr(provenance, "Path", lambda _: file)
     of_cuda: Any = SimpleNamespace(_C=SimpleNamespace(_cuda_getDriverVersion=lambda: number))

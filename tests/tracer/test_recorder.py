@@ -1,4 +1,4 @@
-"""The recorder on a fake clock: how a script's calls become steps, phases and values."""
+"""Tests how the recorder turns the calls of a script into steps, phases and values. The clock is a fake."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_reported_overhead_is_zero_if_recorder_calls_take_no_time(bench: Ben
 
 
 def test_step_overhead_and_one_time_overhead_add_up_to_all_recorder_time(bench: Bench) -> None:
-    """GIVEN a clock that advances by 1 ns per reading, and a loop that waits in every 20th step until the file is written."""
+    """The clock advances by 1 ns per reading. Every 20th step waits until the next write to the file is due."""
     bench.clock.reading_ns = 1
     cost, steps = bench.recorder.cost, 80
     for step in range(1, steps + 1):
@@ -89,7 +89,7 @@ def test_step_overhead_and_one_time_overhead_add_up_to_all_recorder_time(bench: 
 def test_phases_fill_their_steps_without_gaps(bench: Bench) -> None:
     for _ in range(4):
         bench.train_step()
-        bench.run(7)  # logging between the steps belongs to the next one
+        bench.run(7)  # the time between two steps belongs to the next step
     trace = recorded(bench)
     for row in range(len(trace.steps)):
         own = trace.phases.take(trace.phases.step == row)
@@ -117,7 +117,7 @@ def test_preprocessing_before_the_copy_is_recorded_as_phase_other(bench: Bench) 
     assert phases_of(trace, 0)[:2] == [("h2d", 10), ("forward", 50)]
     assert phases_of(trace, 3)[:3] == [("other", 200), ("h2d", 10), ("forward", 50)]
     lasted_ns = (trace.phases.device_end_ns - trace.phases.device_start_ns)[trace.phases.step == 1]
-    assert lasted_ns[:3].tolist() == [0, 10, 500]  # the GPU still works on the first step while the host prepares the batch
+    assert lasted_ns[:3].tolist() == [0, 10, 500]  # while the host prepares the batch, the GPU still works on the first step
 
 
 def test_gpu_times_come_from_the_cuda_events(bench: Bench) -> None:
@@ -128,14 +128,14 @@ def test_gpu_times_come_from_the_cuda_events(bench: Bench) -> None:
     own = trace.phases.take(trace.phases.step == 1)
     names = [trace.strings[int(i)] for i in own.name]
     device_ns = dict(zip(names, (own.device_end_ns - own.device_start_ns).tolist(), strict=True))
-    # forward: launched when the GPU was idle; the others queue behind it
+    # The forward pass was launched while the GPU was idle. The other phases wait in the queue.
     assert (device_ns["forward"], device_ns["loss"], device_ns["backward"], device_ns["optimizer"]) == (1000, 50, 2000, 100)
 
 
 def test_pending_cuda_events_never_block_the_host(bench: Bench) -> None:
     bench.train_step()
     at_ns = bench.clock.ns
-    assert len(bench.recorder._writer.pending) == 1  # the GPU is still at it
+    assert len(bench.recorder._writer.pending) == 1  # the GPU is still working on this step
     bench.run(FLUSH_NS)
     bench.train_step()
     assert bench.clock.ns == at_ns + FLUSH_NS + 350
@@ -143,7 +143,7 @@ def test_pending_cuda_events_never_block_the_host(bench: Bench) -> None:
 
 
 def test_setup_before_the_first_batch_is_not_part_of_the_first_step(bench: Bench) -> None:
-    bench.recorder.module_called(id(bench.model), True)  # a dry run, to see the shapes
+    bench.recorder.module_called(id(bench.model), True)  # this is a dry run, in which the script looks at shapes
     bench.run(5_000_000)
     bench.train_step()
     trace = recorded(bench)
@@ -176,7 +176,7 @@ def test_validation_batches_between_epochs_are_separate_steps(bench: Bench) -> N
     steady, evaluation = StepKind.STEADY, StepKind.EVALUATION
     assert trace.steps.kind.tolist() == [StepKind.WARMUP, steady, *[evaluation] * 2, *[steady] * 2, *[evaluation] * 2]
     steady = trace.steps.duration_ns[trace.steps.kind == StepKind.STEADY]
-    assert set(steady.tolist()) == {350}  # no validation in them
+    assert set(steady.tolist()) == {350}  # these steps contain no validation
     assert phases_of(trace, 2) == [("loader", 10), ("forward", 100)]
 
 
@@ -196,7 +196,8 @@ def test_each_model_call_is_a_step_in_inference_without_a_loader(bench: Bench) -
 
 def test_a_recorded_value_belongs_to_the_current_step(bench: Bench) -> None:
     bench.train_step()
-    bench.recorder.read("aten::_local_scalar_dense", "float32", [0.5])  # logged after the step: the next one's
+    # A value that is read after a step belongs to the next step.
+    bench.recorder.read("aten::_local_scalar_dense", "float32", [0.5])
     bench.train_step()
     bench.recorder.read("aten::copy_", "int64", [1, 2])
     trace = recorded(bench)
@@ -207,7 +208,7 @@ def test_a_recorded_value_belongs_to_the_current_step(bench: Bench) -> None:
 
 def test_a_recorded_output_size_belongs_to_the_current_step(bench: Bench) -> None:
     bench.train_step()
-    bench.recorder.add_result_size("aten::nonzero", (10, 4), 7)  # found after the step: the next one's
+    bench.recorder.add_result_size("aten::nonzero", (10, 4), 7)  # a size that is found after a step belongs to the next step
     bench.train_step()
     bench.recorder.add_result_size("aten::_unique2", (), 1)
     trace = recorded(bench)
@@ -254,12 +255,12 @@ def test_a_blocking_collective_is_timed_with_two_cuda_events(bench: Bench) -> No
     stream = FakeStream(0)
     bench.train_step()
     bench.run(10_000)  # the GPU has caught up
-    bench.cuda.launch(300)  # before it on the stream
+    bench.cuda.launch(300)  # this work precedes the collective on the stream
     called_ns = bench.clock.ns
     begin = bench.recorder.communication.event_on(stream)
     bench.cuda.launch(5_000)
     bench.recorder.communication.communicated(call_at(bench), begin, stream)
-    bench.recorder.communication.communicated(call_at(bench, "barrier"))  # of the host
+    bench.recorder.communication.communicated(call_at(bench, "barrier"))  # a barrier on the host has no events
     bench.run(20_000)
     bench.train_step()
     trace = recorded(bench)
@@ -278,7 +279,7 @@ def test_outside_of_steps_a_collective_is_written_when_it_completes(bench: Bench
         bench.recorder.communication.communicated(call_at(bench), begin, stream)
         assert bench.output.count("collectives") == done
         bench.run(1_000)
-    # WHEN the last one never ends THEN the end does not wait for it
+    # WHEN the last collective never ends THEN the end of the recording does not wait for it
     begin = bench.recorder.communication.event_on(stream)
     bench.cuda.launch(10**18)
     bench.recorder.communication.communicated(call_at(bench), begin, stream)
@@ -286,7 +287,7 @@ def test_outside_of_steps_a_collective_is_written_when_it_completes(bench: Bench
 
 
 def let_go(bench: Bench, duration_ns: int, works: int = 1) -> PendingCollective:
-    """Run an operation on a separate stream, in parallel with the script's stream."""
+    """Start an operation on a separate stream, in parallel with the script's stream."""
     begin = bench.recorder.communication.event_on(FakeStream(0))
     assert begin is not None
     bench.operation_ends_ns = max(bench.cuda.busy_until_ns.get(0, 0), bench.clock.ns) + duration_ns
@@ -294,7 +295,7 @@ def let_go(bench: Bench, duration_ns: int, works: int = 1) -> PendingCollective:
 
 
 def wait_for(bench: Bench, pending: PendingCollective, host_ns: int = 2_000) -> None:
-    """The host takes the given time to make the stream wait, as NCCL's work objects do."""
+    """Make the stream wait for the operation, as NCCL's work objects do. This call takes `host_ns` on the host."""
     before = bench.recorder.communication.event_on(FakeStream(0))
     bench.clock.ns += host_ns
     bench.cuda.busy_until_ns[0] = max(bench.cuda.busy_until_ns.get(0, 0), bench.operation_ends_ns)
@@ -304,10 +305,10 @@ def wait_for(bench: Bench, pending: PendingCollective, host_ns: int = 2_000) -> 
 @pytest.mark.parametrize(
     ("busy_ns", "host_ns", "duration_ns", "ending"),
     [
-        (0, 2_000, 90_000, Ending.SEEN),  # nothing else to do: the stream stands still
-        (60_000, 2_000, 90_000, Ending.SEEN),  # the operation ends after what the stream did meanwhile
+        (0, 2_000, 90_000, Ending.SEEN),  # the stream has no other work, so the end of the operation is seen
+        (60_000, 2_000, 90_000, Ending.SEEN),  # the operation ends after the other work of the stream
         (200_000, 2_000, 200_000, Ending.BY),  # the stream has other work when the operation ends
-        (0, 100_000, 100_000, Ending.BY),  # the operation ends between two events of the host, so its end is unknown
+        (0, 100_000, 100_000, Ending.BY),  # the operation ends between two events, so only a latest end is known
     ],
 )
 def test_an_asynchronous_collective_ends_when_a_stream_waits_for_it(
@@ -337,7 +338,7 @@ def test_a_collective_with_several_work_objects_ends_with_the_last_one(bench: Be
 
 
 def test_a_collective_that_the_script_never_waits_for_has_only_a_call_time(bench: Bench) -> None:
-    """GIVEN a collective that can no longer be waited for, one waited for during a graph capture, and one without a wait."""
+    """GIVEN a collective whose work object is gone, one that is waited for during a capture, and one without a wait."""
     forgotten, captured, left = (let_go(bench, 90_000) for _ in range(3))
     bench.recorder.communication.give_up_call(forgotten)
     bench.cuda.stream, bench.cuda.capturing = 7, True
@@ -349,7 +350,7 @@ def test_a_collective_that_the_script_never_waits_for_has_only_a_call_time(bench
 
 
 def test_collectives_of_the_flight_recorder_are_written_between_steps(tmp_path: Path) -> None:
-    """WHEN reading the ring buffer takes longer than a step THEN no step becomes longer."""
+    """Steps do not become longer, although reading the ring buffer takes longer than a step."""
     flight = FakeFlightRecorder()
     bench = Bench(tmp_path, flight=flight)
     bench.recorder.communication.joined_group(0)
@@ -404,7 +405,7 @@ def test_the_profiler_runs_in_the_scheduled_steps(tmp_path: Path) -> None:
 
 
 def test_steps_with_larger_batches_are_profiled_too(tmp_path: Path) -> None:
-    """GIVEN a model whose batches become larger after ten steps THEN the profiler runs again."""
+    """GIVEN a model whose batches become larger after ten steps THEN the profiler also records steps with larger batches."""
     bench = Bench(tmp_path, Schedule(warmup=1, clean=2, profiled=2))
     for number in range(16):
         called = bench.recorder.workload.on_every_call
@@ -428,8 +429,7 @@ def test_the_recorder_does_not_inspect_inputs_if_it_records_only_phases(tmp_path
 def test_steps_after_a_profile_are_not_used_if_enough_steps_ran_before_the_profile(
     tmp_path: Path, clean: int, has_attached: bool, kind_after: StepKind
 ) -> None:
-    """GIVEN 1 warm-up step, `clean` steps, 1 step in which the profiler attaches, and 1 profiled step THEN the next 6 steps
-    have the same kind. It is "clean" if only 4 clean steps ran before, or if the profile had no device activities."""
+    """The steps after a profile are used if only four clean steps ran before it, or if the profile had no device activities."""
     bench = Bench(tmp_path, Schedule(warmup=1, clean=clean, profiled=1))
     for number in range(clean + 9):
         bench.profiles.has_attached = has_attached and number > clean
@@ -442,7 +442,7 @@ def test_evaluation_and_graph_capture_steps_keep_their_kind_after_a_profile(tmp_
     bench = Bench(tmp_path, Schedule(warmup=0, clean=50, profiled=0))
     for _ in range(6):
         bench.train_step()
-    bench.profiles.has_attached = True  # by the script's own profile
+    bench.profiles.has_attached = True  # a profile of the script has attached CUPTI
     bench.evaluate_batch()
     bench.train_step()
     bench.recorder.steps.is_unlike_others = True
@@ -452,8 +452,7 @@ def test_evaluation_and_graph_capture_steps_keep_their_kind_after_a_profile(tmp_
 
 
 def test_steps_that_compile_code_are_not_used_for_step_times(tmp_path: Path) -> None:
-    """GIVEN 1 warm-up step and 13 steps WHEN 2, 3 and 10 compile THEN only these 3 count as warm-up too, although the last one
-    repeats earlier steps."""
+    """GIVEN 14 steps WHEN steps 2, 3 and 10 compile THEN they count as warm-up, like step 0. Step 10 repeats earlier steps."""
     bench = Bench(tmp_path, Schedule(warmup=1, clean=50, profiled=0))
     for number in range(14):
         if number in (2, 3, 10):
@@ -465,8 +464,8 @@ def test_steps_that_compile_code_are_not_used_for_step_times(tmp_path: Path) -> 
 
 
 def test_a_profiled_step_that_compiles_is_replaced_by_a_later_step(tmp_path: Path) -> None:
-    """GIVEN 1 warm-up step, 2 clean steps and 3 steps to profile WHEN the second profiled step compiles THEN the window has
-    another step. A script that always compiles gets at most 3 further steps."""
+    """GIVEN three steps to profile WHEN the second one compiles THEN another step is profiled. If every step compiles, at most
+    three further steps are profiled."""
     kinds = {}
     for compiled in ((5,), range(20)):
         folder = tmp_path / str(len(compiled))
@@ -495,7 +494,8 @@ def test_compiling_after_an_evaluation_step_marks_only_the_next_training_step(tm
 
 
 def test_evaluation_steps_that_compile_code_are_not_used_for_step_times(tmp_path: Path) -> None:
-    """GIVEN training with evaluated batches after each epoch WHEN the first batch compiles THEN its number is recorded."""
+    """GIVEN evaluation after each epoch WHEN the first evaluated batch compiles THEN the recording contains the number of this
+    step."""
     bench = Bench(tmp_path, Schedule(warmup=1, clean=50, profiled=0))
     for epoch in range(2):
         bench.train_step()
@@ -512,8 +512,8 @@ def test_evaluation_steps_that_compile_code_are_not_used_for_step_times(tmp_path
 
 
 def test_only_steps_that_the_profiler_recorded_are_profiled_steps(tmp_path: Path) -> None:
-    """GIVEN a window of two steps WHEN the script profiles the first of them THEN the window begins again after the script's
-    profile, and has both steps."""
+    """GIVEN two steps to profile WHEN the script profiles the first one itself THEN the recorder profiles two steps after
+    that."""
     bench = Bench(tmp_path, Schedule(warmup=1, clean=1, profiled=2))
     for number in range(9):
         if number == 3:
@@ -534,7 +534,7 @@ def test_only_steps_that_the_profiler_recorded_are_profiled_steps(tmp_path: Path
 def test_a_failing_optimizer_ends_its_phase(bench: Bench) -> None:
     bench.train_step()
     bench.recorder.enter_phase("optimizer")
-    bench.recorder.leave_phase("optimizer")  # the section leaves it when the exception passes; no step has ended
+    bench.recorder.leave_phase("optimizer")  # the exception has ended the phase, but no step
     bench.train_step()
     trace = recorded(bench)
     assert len(trace.steps) == 2
@@ -543,7 +543,8 @@ def test_a_failing_optimizer_ends_its_phase(bench: Bench) -> None:
 
 
 def test_a_step_during_a_graph_capture_makes_no_cuda_calls_and_has_no_times(bench: Bench) -> None:
-    """GIVEN a step during which another stream captures WHEN rows are due to be written THEN no CUDA call is made."""
+    """GIVEN a step in which another stream captures a graph WHEN the step ends THEN no CUDA call is made, although a write is
+    due."""
     bench.train_step()
     bench.run(FLUSH_NS)
     calls = bench.cuda.calls
@@ -565,8 +566,8 @@ def test_a_step_during_a_graph_capture_makes_no_cuda_calls_and_has_no_times(benc
 
 
 def test_each_launch_of_a_cuda_graph_that_contains_a_whole_step_is_a_step(bench: Bench) -> None:
-    """GIVEN a graph of forward, backward and optimizer THEN the capture is not a step, and each replay is one. Its device time
-    is in the forward pass with which it begins."""
+    """GIVEN a graph of forward, backward and optimizer THEN each replay is a step, and the capture is not. The GPU time of a
+    replay belongs to the forward pass."""
     recorder = bench.recorder
     for _ in range(2):
         bench.train_step()
@@ -601,7 +602,7 @@ def test_each_launch_of_a_cuda_graph_that_contains_a_whole_step_is_a_step(bench:
 
 
 class CudaGraph:
-    """Stands for torch.cuda.CUDAGraph."""
+    """Stands in for torch.cuda.CUDAGraph."""
 
 
 def test_calls_in_other_threads_are_recorded_immediately_during_a_graph_capture(bench: Bench) -> None:
@@ -633,7 +634,7 @@ def test_steps_before_a_device_error_keep_their_times(bench: Bench) -> None:
     for _ in range(3):
         bench.train_step()
         bench.run(FLUSH_NS)
-    bench.train_step()  # writes the three before it
+    bench.train_step()  # this call writes the three earlier steps
     bench.cuda.error = "CUDA error: device-side assert triggered\nmore"
     bench.train_step()
     trace = recorded(bench)
@@ -658,8 +659,7 @@ def test_if_the_gpu_hangs_the_recording_ends_after_the_timeout(bench: Bench) -> 
 
 
 def test_finished_steps_are_written_even_if_no_later_step_ends(bench: Bench) -> None:
-    """GIVEN three steps in half a second WHEN the script then does something else THEN the steps are soon written to
-    the file."""
+    """GIVEN three steps in half a second WHEN the script then does something else THEN the steps are soon in the file."""
     for _ in range(3):
         bench.train_step()
     bench.run(FLUSH_NS)
@@ -674,7 +674,7 @@ def test_finished_steps_are_written_even_if_no_later_step_ends(bench: Bench) -> 
 
 
 def test_the_scripts_thread_writes_at_the_end_of_a_step_twice_a_second(bench: Bench) -> None:
-    """GIVEN steps of 50 ms THEN in the first second, the script's thread writes with growing pauses, and then every 0.45 s."""
+    """GIVEN steps of 50 ms THEN the pauses between writes grow in the first second. After that, each pause is 0.45 s."""
     writes: list[int] = []
     flush = bench.output.flush
 
@@ -692,7 +692,8 @@ def test_the_scripts_thread_writes_at_the_end_of_a_step_twice_a_second(bench: Be
 
 @pytest.mark.parametrize("repeats", [False, True])
 def test_the_recorders_writing_thread_creates_no_cuda_context(bench: Bench, repeats: bool) -> None:
-    """GIVEN a script on cuda:1, and a writing thread whose current device is cuda:0 THEN the thread changes to cuda:1."""
+    """GIVEN a script that uses cuda:1 WHEN the writing thread starts with cuda:0 as its current device THEN this thread changes
+    to cuda:1."""
     bench.cuda.device = 1
     for _ in range(8 if repeats else 1):
         bench.train_step()
@@ -704,8 +705,8 @@ def test_the_recorders_writing_thread_creates_no_cuda_context(bench: Bench, repe
 
 @pytest.mark.parametrize("in_cuda", [True, False])
 def test_recording_ends_while_another_thread_holds_the_lock(bench: Bench, in_cuda: bool) -> None:
-    """GIVEN a thread in a CUDA call that never returns THEN the file is written. In any other call, the file is left
-    unchanged."""
+    """GIVEN a thread that holds the lock in a CUDA call that never returns THEN the file is written. In any other call, the
+    file is left unchanged."""
     bench.train_step()
     entered, leave = threading.Event(), threading.Event()
 
@@ -730,8 +731,9 @@ def test_recording_ends_while_another_thread_holds_the_lock(bench: Bench, in_cud
         assert bench.access.device_lost == "a call into CUDA did not return"
 
 
-def test_a_phase_between_two_devices_has_no_gpu_time(bench: Bench) -> None:
-    """GIVEN a script that changes the current device during the forward pass THEN the phase's time is unknown, not 0."""
+def test_a_phase_in_which_the_device_changes_has_no_gpu_time(bench: Bench) -> None:
+    """GIVEN a script that changes the current device during the forward pass THEN the GPU time of this phase is unknown, and
+    not 0."""
     bench.train_step()
     bench.recorder.module_called(id(bench.model), True)
     bench.run(100, 1000)
@@ -746,9 +748,8 @@ def test_a_phase_between_two_devices_has_no_gpu_time(bench: Bench) -> None:
 
 
 def test_a_copy_on_a_second_stream_does_not_change_the_forward_time(bench: Bench) -> None:
-    """GIVEN a batch that is copied on stream 5 THEN each phase has the time of the stream on which it began: loader and forward
-    pass that of stream 0, the copy that of stream 5. The device finishes the previous step 3 160 ns after that step's start,
-    and the loader ends after 350 + 10 000 + 10 ns."""
+    """GIVEN a batch that is copied on a second stream THEN each phase has the time of the stream on which it began. The loader
+    has 7 200 ns of GPU time: it ends 10 360 ns after the start of the previous step, whose GPU work ends after 3 160 ns."""
     bench.train_step()
     bench.run(10_000)
     bench.load(10)
@@ -775,16 +776,16 @@ def test_cuda_events_are_reused(bench: Bench) -> None:
     for _ in range(500):
         bench.train_step()
         bench.run(10_000)
-    assert bench.cuda.made < 850  # about 3 500 events were recorded, and events are reused after 128 steps
+    assert bench.cuda.made < 850  # about 3 500 events were recorded, but they are reused after 128 steps
 
 
 def test_the_overhead_is_reported_relative_to_the_median_unprofiled_step(tmp_path: Path) -> None:
-    """GIVEN a warm-up step of 1 300 ns, then clean steps of 350, 360 and 370 ns THEN the usual step is 360 ns."""
+    """GIVEN a slow warm-up step, and clean steps of 350, 360 and 370 ns THEN the median step is 360 ns."""
     bench = Bench(tmp_path, Schedule(warmup=1, clean=100, profiled=0))
     for load_ns in (960, 10, 20, 30):
         bench.train_step(load_ns)
     cost = recorded(bench).run_of(0).recorder
-    assert cost is not None and cost.overhead_ns_per_step == 360  # FakeFacts notes the usual step there
+    assert cost is not None and cost.overhead_ns_per_step == 360  # FakeFacts stores the median step in this field
 
 
 def test_the_recorder_rewrites_the_header_at_intervals_and_if_it_changes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -803,12 +804,12 @@ def test_the_recorder_rewrites_the_header_at_intervals_and_if_it_changes(bench: 
     thread.start()
     thread.join()
     bench.train_step()
-    assert written == [1, 2, 5]  # the second tells the device that the first step's events were on
+    assert written == [1, 2, 5]  # the second header has the device on which the events of the first step were recorded
     assert len(load(bench.path).threads) == 2
     bench.run(FIGURES_NS)
     bench.train_step()
     assert written == [1, 2, 5, 6]
-    bench.profiler.steps.append(6)  # without which a profile could not be laid over the steps
+    bench.profiler.steps.append(6)  # an import needs the numbers of the profiled steps
     bench.run(FLUSH_NS)
     bench.train_step()
     assert written == [1, 2, 5, 6, 7]
@@ -816,7 +817,7 @@ def test_the_recorder_rewrites_the_header_at_intervals_and_if_it_changes(bench: 
 
 @pytest.mark.parametrize("remainder", [0, *(pytest.param(more, marks=pytest.mark.program) for more in (1, 2, 3))])
 def test_ctrl_c_at_any_line_of_the_recorder_leaves_a_complete_recording(tmp_path: Path, remainder: int) -> None:
-    """Ctrl-C arrives when the n-th line of the recorder or of the trace writer runs, for n across the steps."""
+    """Ctrl-C arrives at the n-th line that the recorder or the trace writer runs. The test tries many n."""
     interrupted = 0
     for line in range(remainder, 4000, 37):
         bench = Bench(tmp_path)
@@ -857,8 +858,8 @@ def test_ctrl_c_during_a_write_takes_effect_after_the_write(bench: Bench, monkey
 
 @contextmanager
 def interrupting(line: int) -> Iterator[list[str]]:
-    """Raise KeyboardInterrupt after the given number of lines of the packages `tracer` and `traces`, and yield the line at
-    which it was raised."""
+    """Raise KeyboardInterrupt after the given number of lines of the packages `tracer` and `traces`. Yield a list that receives
+    the interrupted line."""
     came: list[str] = []
     left = line
 
@@ -891,7 +892,7 @@ def test_the_overhead_includes_the_time_for_recording_a_module_call(bench: Bench
 
 
 def test_the_overhead_of_all_recorder_calls_is_estimated_from_a_timed_sample(bench: Bench) -> None:
-    """GIVEN 100 steps of 9 reports THEN the recorder counts all calls except one: the call after which the steps repeat."""
+    """GIVEN 100 steps of 9 reports THEN all reports are counted, except the report after which the steps repeat."""
     bench.recorder.workload.is_open = False
     for _ in range(100):
         bench.train_step()
@@ -900,7 +901,7 @@ def test_the_overhead_of_all_recorder_calls_is_estimated_from_a_timed_sample(ben
 
 
 def test_all_reports_of_long_steps_count_as_overhead(bench: Bench) -> None:
-    """GIVEN steps of 100 ms with 9 reports, and reports of 1000 ns THEN a step's overhead is at least 9000 ns."""
+    """GIVEN long steps with 9 reports of 1000 ns each THEN the overhead of a step is at least 9000 ns."""
     bench.recorder.workload.is_open = False
     bench.clock.reading_ns = 1000
     for _ in range(40):
@@ -923,7 +924,7 @@ def test_other_threads_that_use_the_gpu_are_profiled(bench: Bench, does: str) ->
 
 @pytest.mark.parametrize("does", ["module", "h2d"])
 def test_work_of_autograd_threads_does_not_turn_memory_events_off(bench: Bench, does: str) -> None:
-    """Checkpointing calls modules during a backward pass, and `save_on_cpu` copies saved tensors back to the GPU."""
+    """Checkpointing calls modules in a backward pass, and `save_on_cpu` copies saved tensors back to the GPU."""
     bench.train_step()
     recorder = bench.recorder
     recorder.enter_phase("backward")
@@ -935,8 +936,8 @@ def test_work_of_autograd_threads_does_not_turn_memory_events_off(bench: Bench, 
 
 
 def test_optimizer_steps_of_a_second_training_thread_are_reported(bench: Bench) -> None:
-    """GIVEN a thread that makes two optimizer steps between the three steps of the script's thread THEN the recording has three
-    steps, and a problem that counts the two."""
+    """GIVEN three steps of the script's thread, and two of another thread THEN the recording has three steps and reports the
+    other two."""
     bench.train_step()
     for _ in range(2):
         thread = threading.Thread(target=lambda: bench.recorder.optimizer_stepped(False))
@@ -949,8 +950,8 @@ def test_optimizer_steps_of_a_second_training_thread_are_reported(bench: Bench) 
 
 
 def test_an_optimizer_step_in_an_autograd_thread_does_not_end_a_step(bench: Bench) -> None:
-    """GIVEN an optimizer that a hook steps during the backward pass THEN the step ends with the first optimizer's step, on the
-    script's thread."""
+    """GIVEN a hook that steps an optimizer in the backward pass THEN the step ends only when the script's thread steps its
+    optimizer."""
     recorder = bench.recorder
     for _ in range(2):
         recorder.module_called(id(bench.model), True)
@@ -968,7 +969,7 @@ def test_an_optimizer_step_in_an_autograd_thread_does_not_end_a_step(bench: Benc
 
 
 def test_repeated_steps_are_written_as_one_block(bench: Bench) -> None:
-    """GIVEN a training loop that has been learned THEN its steps are collected until the file is written."""
+    """GIVEN a training loop whose steps repeat THEN the steps are collected until the file is written."""
     bench.recorder.workload.is_open = False
     bench.run(FLUSH_NS)
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""Repeated steps are recorded without being cut again, with the same recording as a result."""
+"""Tests that repeated steps are recorded without being divided into phases again, and that the recording is the same."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from traces.script.script_splitter import CutStep
 
 
 def test_a_repeated_step_has_the_phases_of_the_earlier_step_at_new_times(tmp_path: Path) -> None:
-    """GIVEN a step of forward (0 to 5) and optimizer (5 to 8, left at 8), ended at 9 WHEN the reports come at 10, 14, 17 and 18
-    in a step that began at 9 THEN forward is 9 to 14 and the optimizer 14 to 18, left at 17."""
+    """GIVEN a recorded step with a forward pass and an optimizer WHEN the same reports arrive at 10, 14, 17 and 18 THEN the
+    forward pass begins with the step, at 9, and the optimizer begins at 14."""
     steps = Bench(tmp_path).recorder.steps._repeated
     steps.add_call(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 0)
     steps.add_call(Meaning(ENTER, "optimizer", BEGINS, NONE, "optimizer"), 5)
@@ -52,8 +52,8 @@ def test_a_repeated_step_has_the_phases_of_the_earlier_step_at_new_times(tmp_pat
 
 
 def test_a_repeated_step_keeps_the_time_before_its_first_module_call(tmp_path: Path) -> None:
-    """GIVEN a step that began at 0 with "other" (to 4) and forward (to 9, left at 8) WHEN the next module call comes at 15, 6
-    after the step began THEN "other" is 9 to 15."""
+    """GIVEN a recorded step that begins with the phase "other" WHEN the next step begins at 9 and calls a module at 15 THEN
+    "other" is 9 to 15."""
     steps = Bench(tmp_path).recorder.steps._repeated
     steps.add_call(Meaning(MODULE, (1, True), BEGINS, NONE, ""), 4)
     steps.add_call(Meaning(LEAVE, "optimizer", LEAVES, NONE, ""), 8)
@@ -129,8 +129,8 @@ def _never_learn(steps: RepeatedSteps, end: Meaning, step: CutStep, is_closed: b
 
 
 def _rows(trace: Trace) -> list[list[list[object]]]:
-    """Return the steps and phases. GPU times begin at the first GPU time, because the offset between the clocks depends on when
-    the events were read."""
+    """Return the steps and phases. GPU times are relative to the first GPU time, because the offset between the clocks depends
+    on when events were read."""
     phases = trace.phases
     known = phases.device_start_ns != NONE
     first_ns = phases.device_start_ns[known].min(initial=2**62)
@@ -141,7 +141,7 @@ def _rows(trace: Trace) -> list[list[list[object]]]:
 
 @given(st.lists(st.sampled_from(KINDS), max_size=30))
 def test_the_faster_path_for_repeated_steps_records_the_same_trace(kinds: list[str]) -> None:
-    """Steps of every kind follow one another, within and outside the repetition. They are read three at a time."""
+    """Steps of all kinds follow one another, repeated or not. Their events are read for three steps at a time."""
     traces = []
     three = [patch.multiple(f"tracer.{name}", TOGETHER=3) for name in ("step_recorder", "recording_writer")]
     with three[0], three[1], tempfile.TemporaryDirectory() as folder:
@@ -167,7 +167,7 @@ def test_steps_of_a_training_loop_are_recognized_as_repeated(tmp_path: Path) -> 
 
 
 def _step_with_copies(bench: Bench, copies: int) -> None:
-    """Copies that take 5 ns each on the GPU and 10 ns on the host, then a forward pass of 20 ns and an optimizer's step."""
+    """Run a step of copies, a forward pass and an optimizer step. A copy takes 5 ns on the GPU and 10 ns on the host."""
     recorder = bench.recorder
     for _ in range(copies):
         recorder.enter_phase("h2d")
@@ -182,9 +182,8 @@ def _step_with_copies(bench: Bench, copies: int) -> None:
 
 
 def test_entering_the_same_phase_twice_in_a_row_records_one_cuda_event(tmp_path: Path) -> None:
-    """GIVEN steps that copy two tensors one after the other WHEN the steps are alike THEN no event is recorded after the first
-    copy: 4 events instead of 5. WHEN a step copies one tensor THEN the event is recorded 1 ns later, when the model is called,
-    so the copy lasts 11 ns instead of 10 and the forward pass 30 instead of 31."""
+    """GIVEN repeated steps with two copies in a row THEN no event is recorded between the copies. In a step with only one copy,
+    the event is recorded 1 ns later, when the model is called. The copy then takes 11 ns instead of 10."""
     bench = Bench(tmp_path)
     bench.recorder.workload.is_open = False
     events = []
@@ -201,13 +200,13 @@ def test_entering_the_same_phase_twice_in_a_row_records_one_cuda_event(tmp_path:
 
 
 class _TimeIsUp(Exception):
-    """An exception that a signal handler of the script raises."""
+    """The exception that a signal handler of the script raises."""
 
 
 @pytest.mark.parametrize("at", range(1, 24))
 def test_if_a_signal_handler_raises_during_recording_only_one_step_is_lost(tmp_path: Path, at: int) -> None:
-    """GIVEN 8 steps with 5 events each WHEN a handler raises at the `at`-th event THEN the exception reaches the script, its
-    step is left out, and the steps before and after are complete."""
+    """GIVEN 8 steps WHEN a signal handler raises at any event THEN the exception reaches the script. Only the interrupted step
+    is missing."""
     bench = Bench(tmp_path)
     bench.recorder.workload.is_open = False
     record, done, dropped = FakeEvent.record, 0, 0
@@ -235,7 +234,7 @@ def test_if_a_signal_handler_raises_during_recording_only_one_step_is_lost(tmp_p
 
 
 def test_an_error_of_the_recorder_does_not_reach_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """GIVEN a rule that fails in each step WHEN 3 steps are recorded THEN the script goes on, and one line names the error."""
+    """GIVEN a recorder that fails in each step THEN the script continues, and one line names the error."""
     bench = Bench(tmp_path)
     with patch.object(RepeatedSteps, "learn", side_effect=KeyError(5)), patch("tracer.step_recorder.is_own", return_value=True):
         for _ in range(3):
@@ -248,7 +247,8 @@ def test_an_error_of_the_recorder_does_not_reach_the_script(tmp_path: Path, caps
 
 
 def test_errors_of_the_recorder_and_of_the_script_are_distinguished() -> None:
-    """Errors inside the recorder are its own. Errors of the script's functions, which are in this file, are not."""
+    """Errors inside the recorder are its own. Errors of functions of the script are not. In this test, this file contains the
+    script."""
     with pytest.raises(KeyError) as inside:
         StepPlan([], ["forward"], [7], NONE)
     with pytest.raises(_TimeIsUp) as outside:
@@ -260,7 +260,7 @@ def test_errors_of_the_recorder_and_of_the_script_are_distinguished() -> None:
 
 
 def test_a_signal_handler_may_call_torch_while_the_recorder_runs(tmp_path: Path) -> None:
-    """GIVEN a handler that runs a backward pass WHEN it interrupts the report of every event THEN its calls change nothing."""
+    """GIVEN a signal handler that runs a backward pass during every event THEN the recording does not change."""
     bench = Bench(tmp_path)
     record = FakeEvent.record
 

@@ -1,4 +1,4 @@
-"""Which steps are warm-up, clean and profiled."""
+"""Tests which steps are warm-up steps, clean steps and profiled steps."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_evaluation_does_not_change_the_first_profile(evaluations: list[bool]) -
 
 
 def actions_of(schedule: Schedule, steps: str) -> str:
-    """Return the profiler's action in each step: "." nothing, "p" prepare, "r" record. Each letter of `steps` is a kind of
-    step, in lower case for evaluation."""
+    """Return the action of the profiler in each step: "." for nothing, "p" for prepare, "r" for record. Each letter of `steps`
+    is a kind of step, in lower case for evaluation."""
     actions = ""
     for letter in steps:
         actions += schedule.profile[:1] or "."
@@ -49,20 +49,21 @@ def actions_of(schedule: Schedule, steps: str) -> str:
 
 
 def test_evaluation_steps_before_the_first_profile_are_profiled_once() -> None:
-    """The profiler attaches after two evaluated batches, and ends with the next training step, which does not count."""
+    """The profiler attaches after two evaluated batches. The profile ends with the next training step, which is not
+    profiled."""
     schedule = Schedule(warmup=0, clean=8, profiled=2)
     assert actions_of(schedule, "TTTTTvvvv") == ".......pr"
     assert schedule.kind(False) is StepKind.PROFILED
     assert actions_of(schedule, "TTvvvv") == "r....."
     assert schedule.kind(False) is StepKind.STEADY
     assert actions_of(schedule, "TTTTT") == "..prr"
-    # GIVEN more evaluated batches than are to be profiled THEN the window ends before the next training step
+    # GIVEN more evaluated batches than should be profiled THEN the profile ends before the next training step
     assert actions_of(Schedule(warmup=0, clean=20, profiled=2), "TTTTTvvvvvvT") == ".......prr.."
 
 
 def test_an_evaluation_step_that_compiles_is_not_the_only_profiled_one() -> None:
-    """GIVEN an evaluated batch that compiles code during the first profile THEN a window opens for a later batch. The distance
-    of eight steps is known after the second batch, so the third batch is profiled."""
+    """GIVEN an evaluated batch that compiles code while it is profiled THEN a later batch is profiled, too. The second batch
+    shows that eight steps are between two batches, so the third batch is profiled."""
     schedule = Schedule(warmup=1, clean=2, profiled=3)
     assert actions_of(schedule, "TTTT") == "...p"
     schedule.end_step(True, ("forward", "v"), compiled=True)
@@ -70,37 +71,39 @@ def test_an_evaluation_step_that_compiles_is_not_the_only_profiled_one() -> None
 
 
 def test_evaluation_is_not_profiled_while_unprofiled_training_steps_are_timed() -> None:
-    """Single evaluated batches are profiled in the first window. A run of evaluation steps after too few clean steps is
-    profiled later."""
+    """Single evaluated batches are profiled together with training steps. A run of evaluation steps is profiled later if too
+    few clean steps came before."""
     assert actions_of(Schedule(warmup=0, clean=6, profiled=2), "TvTvTvTvTvTvTvTvTvTv") == "...........pprrrr..."
     assert actions_of(Schedule(warmup=0, clean=6, profiled=2), "TTTTvvvvTTTTTTvvvv") == "..........prr..prr"
-    # GIVEN evaluation is expected after the eighth step WHEN the profiler attaches in this step THEN it is not a clean step
+    # GIVEN evaluation is expected after the eighth step WHEN the profiler attaches in the eighth step THEN this step is not
+    # clean
     assert actions_of(Schedule(warmup=0, clean=8, profiled=1), "TTTTTvvTvTTT") == ".......p.p.."
 
 
 @pytest.mark.parametrize(
     ("steps", "actions"),
     [
-        # training after a search for the learning rate
+        # The script first searches for a learning rate, and then trains.
         ("LLLLLLLTTTTTTTTTT", "..prr....prr....."),
-        # a gradient penalty in every sixth step, which occurs for the first time after the first window
+        # Every sixth step has a gradient penalty. It first occurs after the first profile.
         ("TTTTTTGTTTTTGTTTTTGTTTTTG", "..prr...........prr......"),
-        # the expected step comes one step late
+        # The expected kind of step occurs one step late.
         ("TTTTTTGTTTTTGTTTTTTGTTTTTG", "..prr...........prrr......"),
-        # the expected step does not come, so the window is repeated
+        # The expected kind of step does not occur, so the profile is repeated.
         ("TTTTTTGTTTTTGTTTTTTTTGTTTTTGT", "..prr...........prrr.....prr."),
-        # one evaluated batch after every sixth training step; after the first one, another batch is expected
+        # One batch is evaluated after every sixth training step. After the first one, the recorder expects another batch
+        # immediately.
         ("TTTTTTvTTTTTTvTTTTTTvTTTTTTv", "..prr..p..........prr......."),
-        # evaluation, or the next occurrence of another kind of step, directly follows the first window
+        # Evaluation, or another kind of step, directly follows the first profile.
         ("TTTTTvvvvv", "..prr.prr."),
         ("GTTTTGTTTTGTTTTG", "..prr...prr....."),
-        # inference of two kinds
+        # The script runs two kinds of inference.
         ("aaaaaabbbbbb", "..prr..prr.."),
-        # the first batch of validation has another phase, so the profiler that is ready records the second kind
+        # The first batch of validation has another phase, so the prepared profiler records the second kind of batch.
         ("TTTTTTwvvvTTT", "..prr..prr..."),
     ],
 )
-def test_a_new_kind_of_step_is_profiled_later(steps: str, actions: str) -> None:
+def test_a_kind_of_step_that_first_occurs_after_the_profile_is_profiled_later(steps: str, actions: str) -> None:
     assert actions_of(Schedule(warmup=0, clean=2, profiled=2), steps) == actions
 
 
@@ -113,7 +116,7 @@ def test_steps_with_another_optimizer_are_profiled_as_another_kind_of_step() -> 
 
 
 def test_the_number_of_profiles_is_limited() -> None:
-    """GIVEN 30 kinds of steps, one after the other THEN seven of them are profiled."""
+    """GIVEN 26 kinds of steps, one after the other THEN only seven of them are profiled."""
     steps = "".join(letter * 6 for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
     assert actions_of(Schedule(warmup=0, clean=2, profiled=2), steps).count("p") == 7
 
@@ -121,22 +124,22 @@ def test_the_number_of_profiles_is_limited() -> None:
 @pytest.mark.parametrize(
     ("work", "actions"),
     [
-        # the batches become larger, and later smaller again
+        # The batches become larger, and later smaller again.
         ("1111111222222221111", "..prr....prr......."),
-        # a second head in every sixth step, which occurs for the first time after the first window
+        # Every sixth step uses a second head. It is first used after the first profile.
         ("1111112111112111112111112", "..prr...........prr......"),
-        # work of the first step occurs again directly after the first window
+        # The work of the first step occurs again directly after the first profile.
         ("211112111121111211112111", "..prr...prr............."),
-        # the first window has both kinds
+        # The first profile contains both kinds of work.
         ("121212121212", "..prr......."),
-        # other work in each step
+        # Each step does different work.
         ("1234567890", "..prr....."),
-        # five kinds of work after the first, of which four get a window
+        # Five more kinds of work follow the first one, and four of them are profiled.
         ("1111111222222333333444444555555666666", "..prr....prr...prr...prr...prr......."),
     ],
 )
 def test_steps_with_new_work_are_profiled_too(work: str, actions: str) -> None:
-    """GIVEN steps with the same phases, whose work is known by a number."""
+    """The steps have the same phases. Each digit stands for one kind of work."""
     schedule, found = Schedule(warmup=0, clean=2, profiled=2), ""
     for number in work:
         found += schedule.profile[:1] or "."
@@ -145,7 +148,7 @@ def test_steps_with_new_work_are_profiled_too(work: str, actions: str) -> None:
 
 
 def test_many_batch_sizes_do_not_use_up_the_profiles_for_evaluation_steps() -> None:
-    """GIVEN 100 batches of 50 sizes WHEN evaluation follows THEN it is profiled."""
+    """GIVEN 100 training batches of 50 sizes THEN the evaluation steps after them are still profiled."""
     schedule = Schedule(warmup=0, clean=2, profiled=2)
     for number in range(100):
         schedule.end_step(False, ("forward", "backward", "optimizer"), 1, number // 2)
@@ -166,15 +169,14 @@ def test_inference_steps_are_profiled() -> None:
 def test_training_after_an_initial_evaluation_follows_the_schedule(
     warmup: int, clean: int, profiled: int, evaluations: int
 ) -> None:
-    """The first training step is warm-up, because before it trains it could be evaluation. The other steps follow the
-    schedule."""
+    """The first training step counts as warm-up, because until it trains, it could be an evaluation step."""
     schedule = Schedule(warmup, clean, profiled)
     kinds(schedule, [True] * evaluations)
     told, actions = list[StepKind](), list[str]()
     for _ in range(1 + warmup + clean + 1 + profiled + 1):
         told.append(schedule.kind(False))
         schedule.end_step(False)
-        actions.append(schedule.profile)  # of the step after
+        actions.append(schedule.profile)  # this is the action in the next step
     assert told[0] is StepKind.WARMUP and told.count(StepKind.PROFILED) == profiled
     assert actions.count("prepare") == 1 and actions.count("record") == profiled
     assert actions.index("prepare") < actions.index("record")
@@ -200,8 +202,8 @@ def test_steps_count_as_unprofiled_until_a_postponed_profile_begins() -> None:
 
 
 def test_a_lost_profile_is_recorded_later() -> None:
-    """GIVEN three steps to profile WHEN the window ends after one of them THEN the profiler attaches again in the next step.
-    It then records the other two."""
+    """GIVEN three steps to profile WHEN the profile is lost after one of them THEN the profiler attaches again and records the
+    other two."""
     schedule = Schedule(warmup=1, clean=1, profiled=3)
     actions, told = [], []
     for number in range(8):
@@ -230,7 +232,7 @@ def test_no_more_steps_are_profiled_after_the_profiler_has_failed() -> None:
     [(0, 3), (2, None)],
 )
 def test_a_schedule_is_settled_when_no_later_step_will_be_profiled(profiled: int, settled_after: int | None) -> None:
-    """Three steps of warm-up without a profile, or with a profile that lasts until its end."""
+    """The schedule has three warm-up steps. A schedule with a profile is settled only after the profile has ended."""
     schedule = Schedule(warmup=3, clean=4, profiled=profiled)
     settled = []
     for _ in range(1, 6):

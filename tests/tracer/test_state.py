@@ -1,4 +1,4 @@
-"""The recorder of a process is made once."""
+"""Tests that each process has only one recorder."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def unstarted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_threads_that_call_torch_at_the_same_time_share_one_recorder() -> None:
-    """GIVEN a script with a thread that copies batches to the GPU WHEN this thread and the main thread call a wrapped function
-    for the first time THEN both get the same recorder, because a second recorder would overwrite the file."""
+    """GIVEN two threads that call a wrapped function for the first time THEN both get the same recorder. A second recorder
+    would overwrite the file."""
     made: list[object] = []
 
     def make() -> Any:

@@ -1,4 +1,4 @@
-"""Each thread or role gets a row in the table of threads."""
+"""Tests that each thread or role gets a row in the table of threads."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def in_thread(name: str, rows: ThreadRows, role: str = "") -> int:
 
 
 def test_threads_are_named_after_their_role_or_keep_their_name() -> None:
-    """GIVEN threads of autograd and of replicas, and one with another role THEN only those of autograd are backward threads.
-    Each role has one row, even if several threads have the role."""
+    """GIVEN threads of autograd, of replicas and with another role THEN only autograd's threads are backward threads. Several
+    threads with the same role share a row."""
     rows = ThreadRows(rank=3)
-    assert rows.row() == rows.row("backward 0") == 0  # the script's thread keeps its row
+    assert rows.row() == rows.row("backward 0") == 0  # the thread of the script keeps its row
     roles = {"a": "backward 0", "b": "replica 1", "c": "loader"}
     assert [in_thread(name, rows, role) for name, role in roles.items()] == [1, 2, 3]
     assert [in_thread("d", rows, role) for role in ("replica 1", "backward 0")] == [2, 1]
@@ -36,11 +36,11 @@ def test_threads_are_named_after_their_role_or_keep_their_name() -> None:
 def test_the_script_can_continue_in_another_thread() -> None:
     rows = ThreadRows(rank=0)
     own = threading.get_ident()
-    in_thread("script", rows)  # row 1
+    in_thread("script", rows)  # this thread gets row 1
     done = threading.Thread(target=lambda: rows.note_script_thread(threading.get_ident()), name="trainer")
     done.start()
     done.join()
     assert rows.script_thread != own and (rows.threads[0].name, rows.threads[0].role) == ("trainer", "main")
-    assert rows.row() == 2  # the thread that was the script's is now one of the others
+    assert rows.row() == 2  # the earlier thread of the script is now an ordinary thread
     rows.joined_group(5)
     assert {thread.rank for thread in rows.threads} == {5}

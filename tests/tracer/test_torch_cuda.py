@@ -1,4 +1,4 @@
-"""Times between CUDA events, from CUDA's runtime library or from PyTorch."""
+"""Tests that times between CUDA events come from CUDA's runtime library or from PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracer.device.torch_cuda import CudaCallError, TorchCuda
 
 @dataclass
 class Event:
-    cuda_event: int  # the handle, which is also the time in ms
+    cuda_event: int  # the handle of the event is also its time in ms
 
     def elapsed_time(self, end: Event) -> float:
         return float(end.cuda_event - self.cuda_event) + 0.5
@@ -35,7 +35,7 @@ EVENTS = [Event(2), Event(5), Event(12)]
 
 
 def cuda(monkeypatch: pytest.MonkeyPatch, **runtime: object) -> TorchCuda:
-    """CUDA on GPU 1, the current device, with these functions of the runtime library."""
+    """Return CUDA with GPU 1 as the current device, and with these functions of the runtime library."""
     monkeypatch.setattr(ctypes, "PyDLL", lambda name: SimpleNamespace(**runtime))
     return TorchCuda(SimpleNamespace(_C=SimpleNamespace(_cuda_getDevice=lambda: 1), cuda=SimpleNamespace(**CALLS)))
 
@@ -45,7 +45,7 @@ def test_times_between_cuda_events_are_read_with_the_cuda_runtime_library(monkey
     of = cuda(monkeypatch, cudaEventElapsedTime=elapsed, cudaGetLastError=lambda: cleared.append(1))
     assert elapsed.argtypes == [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     assert of.elapsed_ms(EVENTS, 1) == [3.0, 7.0] and cleared == []
-    # WHEN the events belong to another device THEN PyTorch is called, which switches to this device
+    # WHEN the events belong to another device THEN PyTorch is called, because it switches to this device
     assert of.elapsed_ms(EVENTS, 0) == [3.5, 7.5]
 
 

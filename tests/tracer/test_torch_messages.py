@@ -1,4 +1,4 @@
-"""The recorder's profiles cause no warning in the script, and hide none that the script causes later."""
+"""Tests that the recorder's profiles cause no warning in the script, and hide none that the script causes later."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ TEXT = "a warning that this test gives"
 
 @pytest.fixture
 def torchs_warning() -> Any:
-    """Gives a warning as torch.profiler does: once in a process."""
+    """Return a function that gives a warning as torch.profiler does, once in a process."""
     profiler: Any = torch.profiler.profiler
     yield lambda: profiler._warn_once(TEXT)
     profiler._WARNINGS_SHOWN.discard(TEXT)
 
 
 def test_a_warning_shown_by_the_recorder_can_still_be_shown_by_the_script(torchs_warning: Any) -> None:
-    """GIVEN a filter that makes warnings exceptions WHEN the profiler warns in the block THEN nothing is raised, and the script
-    gets the same warning after the block."""
+    """GIVEN a filter that turns warnings into errors WHEN the recorder's profiler warns THEN nothing is raised. Later, the
+    script gets the same warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         before = list(warnings.filters)
@@ -40,11 +40,11 @@ def test_a_warning_that_the_script_has_shown_is_not_shown_again(torchs_warning: 
         torchs_warning()
     with quiet_profiler(torch, []):
         torchs_warning()
-    torchs_warning()  # would raise here, as warnings are errors in this test suite
+    torchs_warning()  # a shown warning would raise an error, because warnings are errors in this test suite
 
 
 def test_the_recorder_does_not_use_up_warnings_that_pytorch_shows_once() -> None:
-    """PyTorch gives this warning once in a process, from C++ (TORCH_WARN_ONCE in aten/src/ATen/native/TensorShape.cpp)."""
+    """PyTorch's C++ code gives this warning once in a process (TORCH_WARN_ONCE in aten/src/ATen/native/TensorShape.cpp)."""
     cube = torch.ones(2, 2, 2)
     with quiet_profiler(torch, []):
         assert cube.T.shape == (2, 2, 2)
@@ -54,7 +54,8 @@ def test_the_recorder_does_not_use_up_warnings_that_pytorch_shows_once() -> None
 
 
 def test_python_remembers_which_warnings_the_script_has_shown() -> None:
-    """Python shows a warning once per line under its default filter; a changed filter would make it show the warning again."""
+    """Under Python's default filter, a line shows a warning only once. If the filters changed, Python would show the warning
+    again."""
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
         for _ in range(2):
@@ -64,7 +65,7 @@ def test_python_remembers_which_warnings_the_script_has_shown() -> None:
     assert len(shown) == 1
 
 
-def test_another_thread_can_warn_meanwhile() -> None:
+def test_another_thread_can_give_warnings_at_the_same_time() -> None:
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
         with quiet_profiler(torch, []):

@@ -1,4 +1,4 @@
-"""The recorder learns of every compilation by torch.compile, also after `torch.compiler.reset()`."""
+"""Tests that the recorder notices every compilation by torch.compile, also after `torch.compiler.reset()`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorder reads the memory peak before the script resets it."""
+"""Tests that the recorder reads the memory peak before the script resets it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded collectives in a world of one rank with gloo, on the functions of torch."""
+"""Tests the recording of collectives with torch's own functions, in a gloo group of one rank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from traces.model.trace import NONE, Ending
 
 
 class Notes:
-    """A recorder that stores the calls that it gets."""
+    """A fake recorder that stores the calls that it receives."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -38,7 +38,7 @@ class Notes:
             self.flight.called(began_ns)
 
     def communicated(self, call: CollectiveCall, begin: None = None, stream: None = None, ending: Ending = Ending.SEEN) -> None:
-        assert begin is None and stream is None  # on the host
+        assert begin is None and stream is None  # a collective on the host has no CUDA event and no stream
         self.calls.append(call[:-2])
         self.endings.append(ending)
 
@@ -55,11 +55,11 @@ class Notes:
 
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
-    """GIVEN the surfaces on torch.distributed, a recorder, and a group of this process alone."""
+    """Return a fake recorder that receives the calls of torch.distributed. This process is the only rank of the group."""
     for module in (dist, dist.distributed_c10d):
         for name, value in list(vars(module).items()):
             if callable(value):
-                monkeypatch.setattr(module, name, value)  # so that all of it is put back
+                monkeypatch.setattr(module, name, value)  # pytest restores all of these names at the end
     for name in ("wait", "synchronize", "block_current_stream", "get_future"):
         monkeypatch.setattr(dist.Work, name, getattr(dist.Work, name))
     monkeypatch.setattr(torch._C.Future, "wait", torch._C.Future.wait)
@@ -78,7 +78,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
         dist.destroy_process_group()
 
 
-SIX = torch.arange(6.0)  # 24 bytes
+SIX = torch.arange(6.0)  # six elements have 24 bytes
 
 
 def _single(name: str) -> Any:
@@ -118,7 +118,7 @@ def test_an_asynchronous_gloo_operation_is_recorded_when_it_completes(notes: Not
 
 
 def test_a_composite_collective_is_recorded_once_with_all_its_bytes(notes: Notes) -> None:
-    """Pickled objects are sent as their sizes (8 bytes each) and as their bytes."""
+    """A pickled object is sent as its size, which takes 8 bytes, and as its bytes."""
     got: list[Any] = [None]
     dist.all_gather_object(got, {"loss": 1.5})
     assert got == [{"loss": 1.5}]
@@ -140,7 +140,7 @@ def test_collectives_that_fail_or_exclude_this_rank_are_not_recorded(notes: Note
     with pytest.warns(UserWarning, match="not a member|does not belong|not part"):
         dist.all_reduce(SIX.clone(), group=dist.GroupMember.NON_GROUP_MEMBER)
     assert notes.calls == []
-    dist.all_reduce(SIX.clone())  # and afterwards the thread is in no call
+    dist.all_reduce(SIX.clone())  # the failed calls do not affect later calls of this thread
     assert len(notes.calls) == 1
 
 
@@ -165,8 +165,8 @@ def test_wrapped_functions_are_replaced_in_every_module_and_can_be_pickled(notes
 
 @pytest.mark.parametrize("name", ["_all_gather_base", "all_gather_into_tensor"])
 def test_calls_of_deprecated_functions_are_recorded_without_a_wrapper(notes: Notes, name: str) -> None:
-    """Its warning finds the caller by counting frames, so there must not be an additional frame. The first function has long
-    been deprecated in torch, the second since torch 2.13."""
+    """The deprecation warning counts frames to find its caller, so a wrapper would show the wrong line.
+    `all_gather_into_tensor` is deprecated since torch 2.13."""
     function = getattr(dist, name)
     is_deprecated = hasattr(function, "__deprecated__")
     assert is_deprecated or name == "all_gather_into_tensor"
@@ -187,10 +187,10 @@ def test_p2p_operations_still_compare_equal_to_the_wrapped_functions(notes: Note
 
 @pytest.mark.skipif(torch.__version__ < "2.11", reason="gloo keeps no flight recorder yet")
 def test_collectives_started_in_cpp_are_read_from_the_flight_recorder(notes: Notes) -> None:
-    """GIVEN calls of all kinds WHEN C++ starts a broadcast THEN only this broadcast is left. Collectives within a coalescing
-    manager are not."""
+    """GIVEN recorded calls of all kinds WHEN C++ code starts a broadcast THEN only this broadcast is read. Collectives in a
+    coalescing manager are not read."""
     notes.flight = FlightRecorder(torch, EpochClock())
-    notes.flight.read(last=True)  # what other tests of this process have left there
+    notes.flight.read(last=True)  # this read discards the collectives of earlier tests
     for call, _, _ in CALLS.values():
         call()
     with dist.distributed_c10d._coalescing_manager() as manager:

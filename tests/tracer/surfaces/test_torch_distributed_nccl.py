@@ -1,4 +1,4 @@
-"""Tests of the recorded end times of collectives. Stand-ins replace torch's process groups."""
+"""Tests the recorded end times of collectives with fakes of torch's process groups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Group:
 
 
 class Work:
-    """A PyTorch Work object, perhaps with a future."""
+    """A fake Work object of PyTorch. It may have a future."""
 
     def __init__(self, has_future: bool = True) -> None:
         self.then: Any = None
@@ -38,7 +38,7 @@ class Work:
 
 
 class Calls:
-    """The recorder's notes of collectives."""
+    """A fake recorder that stores the collectives it is notified of."""
 
     def __init__(self) -> None:
         self.clock, self.communication = FakeClock(), self
@@ -62,7 +62,7 @@ def recorded(
     collecting: bool = False, args: tuple[Any, ...] = (),
 ) -> tuple[Calls, list[Any]]:  # fmt: skip
     """Call a collective with GPU tensors. Return the recorded calls, and the Work objects whose waits are recorded. If `result`
-    is a function, the collective calls it with the wrappers, so that the function can call other collectives."""
+    is a function, the collective calls this function with the wrappers, so that it can call other collectives."""
     to, watched = Calls(), []
     monkeypatch.setattr(torch_distributed, "recorder", lambda: to)
     works = SimpleNamespace(watch=lambda works, pending: watched.extend(works))
@@ -89,7 +89,7 @@ def tensor(elements: int = 6, device: str = "cuda") -> Any:
 @pytest.mark.parametrize(
     ("backend", "result", "stream", "noted"),
     [
-        ("nccl", None, "stream", ("event", "stream", Ending.SEEN)),  # a blocking call
+        ("nccl", None, "stream", ("event", "stream", Ending.SEEN)),  # this call blocks
         ("nccl", None, "capturing", (None, "capturing", Ending.UNSEEN)),
         ("gloo", None, "stream", (None, None, Ending.SEEN)),
         ("nccl", "work", "stream", ("event", 1)),
@@ -100,7 +100,7 @@ def tensor(elements: int = 6, device: str = "cuda") -> Any:
         ("gloo", "work", "stream", (None, None, Ending.SEEN)),
     ],
 )
-def test_how_a_collective_ends_is_determined_from_its_return_value(
+def test_the_return_value_of_a_collective_determines_how_its_end_is_recorded(
     backend: str, result: str | None, stream: str, noted: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results: dict[str | None, Any] = {
@@ -110,7 +110,7 @@ def test_how_a_collective_ends_is_determined_from_its_return_value(
     to, watched = recorded(monkeypatch, "all_reduce", value, Group(backend), stream=stream, args=(tensor(),))
     if backend == "gloo" and result == "work":
         assert not to.notes
-        value.then(None)  # the operation is done
+        value.then(None)  # this call completes the operation
     ((call, *rest),) = to.notes
     assert (call[:6], tuple(rest)) == (("all_reduce", "float32", "1", 2, backend, 24), noted)
     assert len(watched) == (rest[1] if len(rest) == 2 else 0)
@@ -129,7 +129,7 @@ def test_cpu_collectives_and_coalesced_collectives_record_no_cuda_event(monkeypa
 def test_point_to_point_operations_are_recorded_with_their_total_bytes(
     sizes: tuple[int, ...], size_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`batch_isend_irecv` takes the group of its first operation. Without operations, the default group is used."""
+    """`batch_isend_irecv` uses the group of its first operation. Without operations, it uses the default group."""
     group, other = Group(), Group()
     other.group_name = "2"
     operations = [SimpleNamespace(group=other, tensor=tensor(size)) for size in sizes]
@@ -143,7 +143,7 @@ def test_point_to_point_operations_are_recorded_with_their_total_bytes(
     [
         ("all_reduce", "tensor", "tensor", 24),
         ("all_gather_object", "", "tensor", 8),
-        ("all_gather_object", "", "", NONE),  # a barrier
+        ("all_gather_object", "", "", NONE),  # the inner call is a barrier, which has no input
     ],
 )
 def test_a_collective_inside_another_counts_only_if_the_outer_one_has_no_input(

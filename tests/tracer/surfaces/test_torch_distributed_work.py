@@ -1,4 +1,4 @@
-"""Waiting for work objects of gloo in a world of one rank, as if their operations had GPU events."""
+"""Tests waits for gloo's work objects in a group of one rank, as if the operations had GPU events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tracer.writing.collectives import PendingCollective
 
 
 class Notes:
-    """A fake recorder that logs which operation was waited for, on which stream, and which operation was given up."""
+    """A fake recorder that logs the stream of each wait for an operation, and the operations that were given up."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -145,14 +145,14 @@ def test_work_objects_of_other_process_groups_are_not_changed(notes: Notes, work
 
 
 class Lasting(dist.Work):
-    """Overrides a wait and leaves the other one to C++, which asks Python for an override first."""
+    """Overrides only one of the two waits. The C++ code of the other wait first looks for an override in Python."""
 
     def wait(self, timeout: Any = None) -> bool:
         return True
 
 
 class Bare(dist.Work):
-    """Overrides nothing."""
+    """Overrides no method."""
 
 
 def test_work_objects_written_in_python_are_recorded(notes: Notes, works: Works) -> None:
@@ -168,8 +168,7 @@ def test_work_objects_written_in_python_are_recorded(notes: Notes, works: Works)
 
 @pytest.mark.real_time
 def test_a_wait_for_a_collective_that_fails_is_not_recorded(notes: Notes, works: Works) -> None:
-    """WHEN a class does not override the wait of C++ THEN C++ does not call the recorder's wait as an override, which would
-    recurse forever."""
+    """If a class does not override a wait, C++ must not find the recorder's wait as an override. That would recurse forever."""
     work, operation = Bare(), pending()
     works.watch([work], operation)
     with pytest.raises(RuntimeError, match="timed out"):

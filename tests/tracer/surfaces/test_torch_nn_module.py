@@ -1,4 +1,4 @@
-"""Ranges around calls of modules, while a profile is recorded."""
+"""Tests the ranges around module calls while a profile is recorded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Outer(nn.Module):
 
 
 class Told:
-    """A fake of torch that logs which ranges are entered and left."""
+    """A fake of torch that logs when ranges are entered and left."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -47,7 +47,7 @@ class Told:
 
 
 def test_module_calls_are_ranges_with_the_names_of_the_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch._dynamo.utils", raising=False)  # other tests in this process may compile
+    monkeypatch.delitem(sys.modules, "torch._dynamo.utils", raising=False)  # other tests in this process may have compiled code
     found: Any = Told()
     ranges, model, before = ModuleRanges(found), Outer(), nn.Module.__call__
     ranges.begin()
@@ -58,7 +58,7 @@ def test_module_calls_are_ranges_with_the_names_of_the_profiler(monkeypatch: pyt
     names = ["Outer_0", "Linear_0", "end of Linear_0", "Linear_1", "end of Linear_1", "end of Outer_0"]
     assert [name.replace("nn.Module: ", "") for name in found.seen] == names
     assert nn.Module.__call__ is before
-    model(torch.ones(1, 2))  # behind the profile: nothing is told
+    model(torch.ones(1, 2))  # after the profile, a module call creates no range
     assert len(found.seen) == len(names)
 
 

@@ -1,4 +1,5 @@
-"""The parts of nn.DataParallel that the surface reports. tests/e2e/test_record_parallel.py tests them on a virtual device."""
+"""Tests which stages of nn.DataParallel are reported to the recorder. tests/e2e/test_record_parallel.py does this on a virtual
+device."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ from traces.script.data_parallel_hooks import DataParallelHooks
 
 
 class Notes:
-    """A recorder that stores the calls that it gets."""
+    """A fake recorder that stores the calls that it receives."""
 
-    active = False  # as the attribute of a profiler
+    active = False  # profilers have this attribute
 
     def __init__(self) -> None:
         self.parts: list[tuple[str, str]] = []
@@ -47,11 +48,11 @@ class Notes:
 
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
-    """GIVEN the surface on torch.nn.parallel, on a machine without a GPU, and a recorder."""
+    """Return a fake recorder that receives the calls of torch.nn.parallel, on a machine without a GPU."""
     for module in [module for name, module in sys.modules.items() if name.startswith("torch.nn.parallel")]:
         for name, value in list(vars(module).items()):
             if callable(value):
-                monkeypatch.setattr(module, name, value)  # so that all of it is put back
+                monkeypatch.setattr(module, name, value)  # pytest restores all of these names at the end
     for function in (_functions().Gather, _functions().Broadcast):
         monkeypatch.setattr(function, "backward", staticmethod(function.backward))
     notes: Any = Notes()
@@ -67,7 +68,7 @@ def _functions() -> Any:
 
 
 def _in_threads(modules: Any, inputs: Any) -> list[Any]:
-    """What torch's parallel_apply does, without its devices."""
+    """Do what torch's parallel_apply does, without devices."""
     results: dict[int, Any] = {}
 
     def work(number: int, module: Callable[..., Any], given: Any) -> None:
@@ -82,7 +83,7 @@ def _in_threads(modules: Any, inputs: Any) -> list[Any]:
 
 
 def test_scatter_is_recorded_as_one_stage_from_every_entry_point(notes: Notes) -> None:
-    """Objects that are not tensors are repeated, which needs no device."""
+    """Objects that are not tensors are repeated for each device, which works without a GPU."""
     assert parallel.scatter({"a": 1}, [0, 1]) == [{"a": 1}, {"a": 1}]
     assert parallel.scatter_gather.scatter_kwargs((1,), {"b": 2}, [0, 1]) == (((1,), (1,)), ({"b": 2}, {"b": 2}))
     assert notes.parts == [("scatter", "")] * 2
@@ -94,8 +95,8 @@ def test_each_replica_is_a_stage_in_a_separate_thread(notes: Notes) -> None:
     assert sorted(notes.parts) == [("parallel_apply", "replica 0"), ("parallel_apply", "replica 1")]
 
 
-def test_no_cuda_event_is_recorded_before_the_replicas_first_run(notes: Notes) -> None:
-    """An event would set the CUDA context of a replica's thread, and PyTorch's warning would be missing."""
+def test_no_cuda_event_is_recorded_before_the_first_run_of_the_replicas(notes: Notes) -> None:
+    """An event would create a CUDA context in the thread of a replica, so PyTorch would not give its usual warning."""
     for _ in range(2):
         torch_nn_parallel.replicas(_in_threads, [lambda x: x, lambda x: x], [1, 2])
     assert notes.with_event == [False, False, True, True]
@@ -121,7 +122,7 @@ def test_the_backward_pass_of_gather_is_recorded_as_a_stage(notes: Notes) -> Non
     class Context:
         input_gpus, input_sizes, dim, unsqueezed_scalar = (0,), (2,), 0, False
 
-    with pytest.raises((RuntimeError, AssertionError, AttributeError)):  # no device to scatter to
+    with pytest.raises((RuntimeError, AssertionError, AttributeError)):  # this machine has no device to scatter to
         _functions().Gather.backward(Context(), torch.ones(2))
     assert notes.parts == [("gather_backward", "backward")]
 
@@ -129,7 +130,7 @@ def test_the_backward_pass_of_gather_is_recorded_as_a_stage(notes: Notes) -> Non
 def test_calling_data_parallel_or_replicate_is_a_forward_pass_of_the_module(notes: Notes) -> None:
     net = nn.Linear(2, 2)
     for call in (lambda: parallel.data_parallel(net, torch.ones(1, 2), [0]), lambda: parallel.replicate(net, [0])):
-        with pytest.raises((RuntimeError, AssertionError)):  # there is no GPU
+        with pytest.raises((RuntimeError, AssertionError)):  # this machine has no GPU
             call()
     assert notes.forwards == [id(net)] * 2
 

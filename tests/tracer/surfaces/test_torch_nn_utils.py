@@ -1,4 +1,4 @@
-"""Gradient clipping is reported from every entry point. Runs in a fork, because torch stays patched."""
+"""Tests that gradient clipping is reported from every entry point. The test runs in a fork, because torch stays patched."""
 
 from __future__ import annotations
 

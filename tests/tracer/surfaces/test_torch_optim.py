@@ -1,4 +1,4 @@
-"""Ranges that the recorder adds to a profile around optimizer steps, with stand-ins for torch and the recorder."""
+"""Tests the ranges that the recorder adds around optimizer steps in a profile, with fakes of torch and the recorder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from traces.script.phase_rule import CLOSURE
 def test_a_compiled_optimizer_gets_a_profiler_range_only_in_profiled_steps(
     is_started: bool, is_profiled: bool, is_compiled: bool, adds: bool, marks_closure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torch.profiler has no range of its own for an optimizer's step that torch.compile has compiled."""
+    """torch.profiler adds no range for an optimizer step that torch.compile has compiled."""
     ranges: list[str] = []
     hooks: Any = {}
 

@@ -1,4 +1,4 @@
-"""The recorder learns whether the script has a profile running, and whether CUPTI may stay attached after it."""
+"""Tests that the recorder notices a running profile of the script, and whether CUPTI may stay attached after the profile."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def test_the_recorder_notices_whether_the_scripts_profiler_used_the_gpu(
     script: Any = profile()
     with script:
         assert len(profiles) == 1 and profiles.has_attached is has_attached
-    # the profile has ended, but CUPTI stays attached
+    # The profile has ended, but CUPTI stays attached.
     assert len(profiles) == 0 and profiles.has_attached is has_attached

@@ -1,4 +1,4 @@
-"""Output sizes read from the shapes of results, for any index with a mask."""
+"""Tests that output sizes are read from the shapes of results, for any index with a mask."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ INDICES: list[Any] = [
 
 @pytest.mark.parametrize("place", range(len(INDICES)))
 def test_the_number_of_elements_that_a_mask_selects_is_read_from_the_result_shape(place: int) -> None:
-    """GIVEN an index of any form WHEN it is used THEN the size read from the result for each mask is the number of set
-    elements."""
+    """GIVEN any form of index with masks THEN the size that is read for each mask is the number of its true elements."""
     index = INDICES[place]
     masks = _masks(index)
     found = list(_getitem(X[index], X, index))
@@ -64,7 +63,7 @@ def test_torch_where_with_three_arguments_records_no_output_size() -> None:
 
 
 def test_zero_dimensional_tensors_still_work_as_tensor_elements() -> None:
-    """To C code, a class with a Python `__getitem__` is a sequence. A native tensor is not."""
+    """C code treats a class with a Python `__getitem__` as a sequence. A native tensor is not treated as a sequence."""
     script = (
         "import torch; from tracer.surfaces import torch_sizes; torch_sizes.install(torch); i = torch.tensor(3);"
         "print(torch.Tensor([[i]]).tolist(), torch.tensor([i, i]).tolist(), torch.ones(2)[1].item(), torch.ones(3)[:2].shape,"
@@ -73,8 +72,8 @@ def test_zero_dimensional_tensors_still_work_as_tensor_elements() -> None:
     assert printed_in_fork(script) == "[[3.0]] [3, 3] 1.0 torch.Size([2]) torch.Size([2])\n"
 
 
-# Contains calls of a script without a GPU, and for each call the recorded op, the shape of the searched tensor and the number
-# of results.
+# The script makes these calls without a GPU. Each call has the recorded op, the shape of the searched tensor and the number of
+# results.
 CALLS: dict[str, list[list[Any]]] = {
     "torch.nonzero(x)": [["aten::nonzero", [2, 3], 4]],
     "x.nonzero()": [["aten::nonzero", [2, 3], 4]],

@@ -32,7 +32,7 @@ class Tensor:
     __bool__ = __float__ = __int__ = __index__ = __complex__ = is_nonzero = item
 
     def tolist(self) -> list[Any]:
-        return [Tensor([value], self.type).item() for value in self.values]  # torch, too, reads a tensor within a read
+        return [Tensor([value], self.type).item() for value in self.values]  # as in torch, this read calls another read
 
     def detach(self) -> Self:
         return self
@@ -55,7 +55,7 @@ class Tensor:
 
 
 class Recorder:
-    """Writes down its calls. The field `phase` contains the script's current phase."""
+    """A fake recorder that stores its calls. The field `phase` contains the current phase of the script."""
 
     def __init__(self) -> None:
         self.phase = "forward"

@@ -1,4 +1,4 @@
-"""Times and sizes of batches that a DataLoader loads or pins."""
+"""Tests the recorded times and sizes of batches that a DataLoader loads or pins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from traces.script.patching import PATCHES
 
 
 class Recorder:
-    """A recorder whose clock starts at 1005 ns and advances by 3 ns at each reading."""
+    """A fake recorder whose clock starts at 1005 ns and advances by 3 ns at each reading."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[object, ...]] = []
@@ -74,8 +74,9 @@ def test_a_wait_for_a_batch_is_recorded_with_the_times_of_the_recording(monkeypa
     assert recorder.batches == [(BatchKind.WAIT, 7, 1005, 1008, 16)]
 
 
-def test_a_data_set_without_a_usable_length_is_recorded_without_it() -> None:
-    """Keras wraps arrays in data sets whose `__len__` raises a TypeError. A DataLoader with a sampler never calls it."""
+def test_a_data_set_without_a_usable_length_is_recorded_without_a_length() -> None:
+    """Keras wraps arrays in data sets whose `__len__` raises a TypeError. A DataLoader with a sampler does not call
+    `__len__`."""
 
     class Wrapped:
         def __len__(self) -> int:
@@ -89,7 +90,7 @@ def test_a_data_set_without_a_usable_length_is_recorded_without_it() -> None:
 
 
 def test_pinning_all_tensors_of_a_batch_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a batch of two tensors THEN the calls for each of them are part of the call for the batch."""
+    """The calls that pin the two tensors of the batch are part of the call that pins the batch."""
     recorder = Recorder()
     monkeypatch.setattr(torch_utils_data, "recorder", lambda: recorder)
     module: Any = SimpleNamespace()
@@ -99,4 +100,4 @@ def test_pinning_all_tensors_of_a_batch_is_recorded_once(monkeypatch: pytest.Mon
 
     module.pin_memory = pin
     assert _recorded_loop(module)(lambda: module.pin_memory([TWO, THREE])) == [TWO, THREE]
-    assert recorder.batches == [(BatchKind.PIN, 0, 1005, 1014, 20)]  # the inner calls look at the clock twice
+    assert recorder.batches == [(BatchKind.PIN, 0, 1005, 1014, 20)]  # the inner calls read the clock twice
