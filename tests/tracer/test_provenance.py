@@ -73,8 +73,8 @@ def test_the_script_is_identified_by_its_hash(monkeypatch: pytest.MonkeyPatch, t
 def test_memory_outside_of_torch_is_neither_free_nor_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a GPU with 16 GiB, of which 3 GiB are free WHEN torch has reserved 5 GiB THEN 8 GiB are used outside of torch.
 
-    The two values are not read at the same moment. If torch seems to have reserved more than is used, 0 bytes are used outside of
-    torch.
+    The two values are not read at the same moment. If torch seems to have reserved more than is used, 0 bytes are used outside
+    of torch.
     """
     gib, reserved = 1 << 30, {"gib": 0}
     properties = SimpleNamespace(name="Test GPU", total_memory=16 * gib, major=7, multi_processor_count=56, _private=1)
