@@ -49,7 +49,7 @@ class SurfaceGpu(FakeGpu):
         self.made_streams: list[VirtualStream] = []
         self.recording = SimpleNamespace(copy_method=CopyMethod.COPIES, regions=RecordedRegions())
         self.plays_peer_copies = True
-        self.simulator = SimpleNamespace(tracker=SimpleNamespace(number=0))  # The number of the current step.
+        self.simulator = SimpleNamespace(tracker=SimpleNamespace(number=0))  # This is the number of the current step.
         for device in self.devices:
             recorded = Device(0, device.index, name, properties=DeviceProperties(**properties))
             device.name, device.properties = name, known_properties(recorded)

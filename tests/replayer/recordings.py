@@ -40,7 +40,7 @@ US = 1_000
 
 
 class FakeClock:
-    """A clock that advances only when a test or a wait advances it. Tests add to `time_ns`."""
+    """Fakes a clock that advances only when a test or a wait advances it. Tests add to `time_ns`."""
 
     speed = Fraction(1)
     flows, skips_waits = True, False
@@ -74,7 +74,7 @@ class FakeClock:
 
 
 class Log:
-    """A fake timeline that stores its rows."""
+    """Fakes a timeline, and stores its rows."""
 
     def __init__(self) -> None:
         self.strings = Strings()
@@ -259,7 +259,7 @@ def recording_of(steps: list[tuple[StepKind, RecordedPhases, list[Op]]], *, peri
 
 
 class Stage:
-    """A simulator on a fake clock with one main thread and the default stream."""
+    """Contains a simulator on a fake clock, with one main thread and the default stream."""
 
     def __init__(
         self, trace: Trace, *, strict: bool = False, pad_loader: bool = False, optimizers: Optimizers | None = None

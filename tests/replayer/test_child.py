@@ -1,4 +1,4 @@
-"""Tests the start and the end of a replay in the script's process: options, steps, and waiting for other ranks."""
+"""Tests how a replay starts and ends in the script's process: options, steps, and waits for other ranks."""
 
 from __future__ import annotations
 

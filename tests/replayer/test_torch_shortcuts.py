@@ -91,7 +91,7 @@ def test_compiled_cache_keys_distinguish_the_same_calls_as_plain_keys() -> None:
 
 
 class Heard(torch.Tensor):
-    """A tensor subclass of a script, which logs every function that is called with it."""
+    """Logs every function that is called with this tensor subclass of a script."""
 
     calls: list[str] = []
 

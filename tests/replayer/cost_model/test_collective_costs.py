@@ -93,7 +93,7 @@ def test_collective_kernels_have_the_names_that_nccl_uses() -> None:
 
 
 US = 1_000
-Row = tuple[int, str, int, Ending]  # The rank, the operation, its microseconds and how it ended.
+Row = tuple[int, str, int, Ending]  # Each row has a rank, an operation, its time in us, and how the operation ended.
 
 
 def timed(rows: list[Row], size_bytes: int = 16 << 20) -> CollectiveCosts:
@@ -113,8 +113,8 @@ def timed(rows: list[Row], size_bytes: int = 16 << 20) -> CollectiveCosts:
 
 
 def test_an_upper_bound_does_not_count_as_a_duration() -> None:
-    """GIVEN an all-reduce that only one rank waited for, and a broadcast that both ranks found complete. The all-reduce has a
-    known duration, and the broadcast has only an upper bound."""
+    """Only one rank waited for the all-reduce, so its duration is known. Both ranks found the broadcast complete, so only an
+    upper bound is known."""
     seen, by, unseen = Ending.SEEN, Ending.BY, Ending.UNSEEN
     costs = timed(
         [
@@ -151,8 +151,8 @@ def test_an_estimate_never_exceeds_a_recorded_upper_bound() -> None:
 
 
 def test_a_collective_takes_its_time_from_the_recorded_step_being_replayed() -> None:
-    """GIVEN an operation before two recorded steps, and a second step whose operations take up to ten times as long as those
-    of the first."""
+    """One operation comes before two recorded steps. The operations of the second step take up to ten times as long as the
+    operations of the first step."""
     trace = Trace(devices=[Device(0, 0, "NVIDIA A100-SXM4-40GB")])
     trace.steps = Steps.of(rank=[0, 0], start_ns=[100, 200], duration_ns=[100, 100])
     trace.collectives = Collectives.of(
@@ -233,7 +233,7 @@ def test_a_collective_without_a_recorded_group_size_counts_as_called_by_all_rank
 def test_host_times_of_collectives_count_only_during_communication_kernels(
     start_ns: int, duration_ns: int, counts: bool
 ) -> None:
-    """GIVEN NCCL kernels from 100 to 300 ns, and a collective that only the host timed."""
+    """NCCL kernels run from 100 to 300 ns, and only the host timed the collective."""
     trace = Trace(devices=[Device(rank, 0, "NVIDIA A100-SXM4-40GB") for rank in (0, 1)])
     kernel = trace.strings.add("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
     trace.device = DeviceSpans.of(

@@ -1,4 +1,4 @@
-"""Tests the estimated times of ops: kinds of work from shapes, curves for several GPUs, and corrections from similar recorded
+"""Tests the estimated times of ops, which come from kinds of work, from curves for several GPUs, and from similar recorded
 ops."""
 
 from __future__ import annotations
@@ -278,12 +278,13 @@ LOG_3, LOG_5 = 1.584963, 2.321928  # These are binary logarithms.
 
 
 def test_the_inputs_of_the_matmul_network_have_the_documented_values() -> None:
-    """GIVEN a GPU with 8 GFLOP/s, 4 GB/s and 10 multiprocessors, and two ops: one product of 256 x 64 by 64 x 128, and three
-    products of 20 x 33 by 33 x 640
+    """GIVEN one product of 256 x 64 by 64 x 128, and three products of 20 x 33 by 33 x 640
 
-    THEN the inputs include the time by arithmetic, the time by bytes, and the waves of tiles of 128 x 128. The next inputs
-    show how full the last wave is, whether each size is a multiple of 32 (1) or of 4 (0.5), and whether there is only one
-    product.
+    THEN the inputs include the time by arithmetic, the time by bytes, and the waves of tiles of 128 x 128. The next input
+    shows how full the last wave is. Three inputs show whether a size is a multiple of 32 (1) or of 4 (0.5). The last input
+    shows whether the op has only one product.
+
+    The GPU has 8 GFLOP/s, 4 GB/s and 10 multiprocessors.
     """
     sizes = np.array([[1, 256, 128, 64], [3, 20, 640, 33]], dtype=np.float64)
     peaks = np.array([[8.0, 4.0, 10.0], [8.0, 4.0, 4.0]])
@@ -334,8 +335,8 @@ def test_a_memory_bound_op_takes_its_bytes_divided_by_the_bandwidth() -> None:
 
 
 def test_recurrent_matrix_products_of_large_depth_are_slower() -> None:
-    """On an H100, cuDNN takes 19.25 us for a backward product of 32 x 4096 by 4096 x 1024. It takes 8 us for a forward product
-    of 32 x 1024 by 1024 x 4096."""
+    """On an H100, cuDNN takes 19.25 us for a backward product of 32 x 4096 by 4096 x 1024. For a forward product of 32 x 1024
+    by 1024 x 4096, cuDNN takes 8 us."""
     costs = OpCosts(card_of("NVIDIA H100 80GB HBM3"), floor_ns=1_000)
     weights = ((4096, 512), (4096, 1024))
     recurrent = {
@@ -440,7 +441,7 @@ def test_recorded_ops_of_similar_size_correct_estimates_more_than_others(repeate
     """GIVEN a product of another size that takes twice its estimate, and another op that takes eight times its estimate
 
     THEN the product, at a distance of one octave, has more weight than the op, at two octaves. The mean exponent is (1/e +
-    3/e^2) / (1/e + 1/e^2) = 1.5379. At one octave, exp(-1/1.5) = 0.5134 of it remains.
+    3/e^2) / (1/e + 1/e^2) = 1.5379. At a distance of one octave, this exponent is multiplied by exp(-1/1.5) = 0.5134.
     """
     costs = learned(("mm", FOUR_TIMES_THE_ROWS, 2), ("bmm", ONE_BATCH, 8), repeated=repeated)
     ratio = costs.estimate("mm", SAME, "float32").ns / costs.plain("mm", SAME, "float32").ns

@@ -64,8 +64,8 @@ def test_a_matrix_product_has_the_expected_flops_and_bytes(
 def test_a_convolution_and_its_backward_pass_have_the_expected_flops_and_bytes(
     images: int, groups: int, inputs: int, outputs: int, side: int, window: int, stride: int, padding: int, dims: int
 ) -> None:
-    """GIVEN a convolution in one to three dimensions whose output is no larger than its image. Each of the two gradients takes
-    as many FLOPs as the forward pass."""
+    """The output of the convolution is no larger than its image. Each of the two gradients takes as many FLOPs as the forward
+    pass."""
     padding = min(padding, (window - 1) // 2)
     image, weight = made(images, groups * inputs, *[side] * dims), made(groups * outputs, inputs, *[window] * dims)
     convolve = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
@@ -90,8 +90,8 @@ def test_a_convolution_and_its_backward_pass_have_the_expected_flops_and_bytes(
 def test_attention_has_the_expected_flops_and_bytes(
     batch: int, heads: int, rows: int, keys: int, depth: int, dtype: str
 ) -> None:
-    """The forward pass of attention has two matrix products. The backward pass has five, because it computes the scores
-    again."""
+    """The forward pass of attention has two matrix products. The backward pass has five products, because it computes the
+    scores again."""
     query, key, value = made(batch, heads, rows, depth), made(batch, heads, keys, depth), made(batch, heads, keys, depth)
     flops, result = counted(lambda: torch.softmax(query @ key.transpose(2, 3), -1) @ value)
     forward = op_work("attention", shapes_of(query, key, value), dtype)
@@ -146,8 +146,8 @@ def test_an_op_without_elements_moves_nothing(shapes: tuple[tuple[int, ...], ...
 
 
 class Calls(TorchDispatchMode):
-    """Stores the first call of each op: the number of its input tensors, the bytes of its inputs and result, and the shapes of
-    its inputs."""
+    """Stores the first call of each op. A call has the number of input tensors, the bytes of inputs and result, and the shapes
+    of the inputs."""
 
     def __init__(self) -> None:
         super().__init__()

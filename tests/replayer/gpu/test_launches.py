@@ -1,4 +1,4 @@
-"""Tests when a replay simulates the launches of a script, and what it simulates."""
+"""Tests when a replay simulates the launches of a script, and what the replay simulates."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_ops_of_several_threads_are_ordered_by_their_number_within_the_thread() 
 
 
 def test_ops_of_two_threads_on_one_stream_alternate() -> None:
-    """GIVEN two replicas, the first of which launches all its ops first WHEN the replay alternates between the replicas THEN
-    the second op in the timeline is the first op of the second replica. Each op keeps its autograd number."""
+    """GIVEN two replicas, the first of which launches all its ops before the second WHEN the replay alternates between the
+    replicas THEN the second op in the timeline is the first op of the second replica. Each op keeps its autograd number."""
     gpu, _, log = started()
     stream, main = gpu.current.stream(0), gpu.current.thread()
     gpu.launches.launch(op("aten::before"), 0)
@@ -74,7 +74,7 @@ def test_ops_of_two_threads_on_one_stream_alternate() -> None:
         for replica, name in ((0, "a0"), (0, "a1"), (1, "b0"), (1, "b1"), (1, "b2")):
             gpu.launches.launch_by(replicas[replica].call_on(stream), op(name))
         assert not gpu.launches.takes_turns
-        gpu.launches.flush()  # This thread does not take turns, so its flush simulates nothing.
+        gpu.launches.flush()  # This thread does not take turns, so `flush` simulates nothing here.
         assert names(log) == ["aten::before"]
     gpu.launches.stop_numbering()
     gpu.launches.launch(op("after"), 0)
@@ -203,7 +203,7 @@ def test_work_on_other_streams_is_not_captured() -> None:
     assert len(gpu.launches.end_capture(capture).calls) == 1
 
 
-def test_a_capture_forbids_waiting_for_recorded_events_only() -> None:
+def test_a_capture_forbids_only_waits_for_recorded_events() -> None:
     gpu, _, _ = started()
     before, within, stream = VirtualEvent(), VirtualEvent(), gpu.current.stream(0)
     gpu.streams.record_event(before, stream)
@@ -258,7 +258,8 @@ def test_workspaces_are_estimated_only_if_memory_requests_are_logged(keep_reques
 
 @pytest.mark.parametrize(("most_bytes", "fits"), [(31, False), (32, True)])
 def test_storing_a_shared_result_leaves_space_for_the_next_header(most_bytes: int, fits: bool) -> None:
-    """A value of 10 bytes needs 8 bytes for its header, 16 bytes for the digest of its key, and 8 bytes for the next header."""
+    """A value of 10 bytes has a header of 8 bytes and a digest of 16 bytes. After the value, 8 bytes must remain for the next
+    header."""
     results = SharedResults(10 + most_bytes)
     results.add(b"key", bytes(10))
     assert results.find(b"key") == (bytes(10) if fits else None)

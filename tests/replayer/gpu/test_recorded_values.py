@@ -21,7 +21,7 @@ def test_recorded_values_are_returned_in_order_and_only_for_equal_sizes() -> Non
 
 
 def test_values_read_after_training_are_those_recorded_after_training() -> None:
-    """GIVEN two ranks with two steps each. The first rank reads values before, during and after its steps."""
+    """Two ranks have two steps each. The first rank reads values before, during and after its steps."""
     trace = Trace(steps=Steps.of(rank=[0, 1, 0, 1, 1], start_ns=[0, 0, 10, 10, 20], duration_ns=[9] * 5, kind=[0] * 5))
     trace.values = Values.of(
         rank=[0, 0, 1, 0, 1, 0], step=[NONE, 0, 1, 2, 3, NONE], read=[0, 1, 0, 2, 1, 3], op=[0] * 6, dtype=[0] * 6,

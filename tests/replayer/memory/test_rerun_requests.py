@@ -138,8 +138,8 @@ def test_an_optional_workspace_that_does_not_fit_is_not_requested() -> None:
 
 
 def test_a_workspace_that_did_not_fit_is_not_requested_again() -> None:
-    """PyTorch repeats the algorithm that it used first, even if a larger workspace fits later. It does not return cached
-    memory for a workspace."""
+    """PyTorch repeats its first algorithm, even if a larger workspace fits later. PyTorch does not return cached memory to
+    make room for a workspace."""
     memory, log = logged()
     allocator = TensorAllocator(memory)
     for _ in range(3):

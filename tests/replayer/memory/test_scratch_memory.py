@@ -24,7 +24,7 @@ def sizes_of(device: FakeDevice) -> list[int]:
 def test_convolutions_between_at_least_64_and_at_least_128_channels_have_a_workspace(
     inputs: int, outputs: int, has_workspace: bool
 ) -> None:
-    """GIVEN convolutions of 3 x 3 in fp32 on two images of 8 x 8. Each image has four tiles."""
+    """The convolutions have windows of 3 x 3 in fp32, and two images of 8 x 8. Each image has four tiles."""
     shapes = (2, inputs, 8, 8), (outputs, inputs, 3, 3)
     signature = OpSignature("aten::convolution", shapes, ("float32",) * 2, outputs=((2, outputs, 8, 8),))
     size_bytes = 36 * 4 * (2 * 4 * (inputs + outputs) + inputs * outputs)

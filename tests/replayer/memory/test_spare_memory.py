@@ -72,6 +72,6 @@ def test_available_memory_is_unknown_without_the_files_in_proc(machine: Path) ->
     assert spare_memory.spare_host_bytes() is None
 
 
-def test_a_machine_whose_memory_is_nearly_full_has_none_to_spare(machine: Path) -> None:
+def test_a_machine_with_nearly_full_memory_has_no_spare_memory(machine: Path) -> None:
     limit_container(machine, GIB // 8)
     assert spare_memory.spare_host_bytes() == 0

@@ -93,8 +93,8 @@ def test_out_of_memory_is_raised_at_the_allocation_that_does_not_fit() -> None:
 
 
 def test_a_tensor_can_be_freed_during_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a garbage collection during an allocation WHEN it frees a block THEN the allocator takes the block back after the
-    allocation."""
+    """GIVEN an allocation WHEN a garbage collection frees a block during this allocation THEN the allocator takes the block
+    back after the allocation."""
     memory = DeviceMemory(0, 16 << 30)
     allocator = TensorAllocator(memory)
     dying = allocator.malloc(512, 0)

@@ -36,8 +36,8 @@ def test_layers_outside_a_repeated_sequence_belong_to_no_block() -> None:
 
 
 def test_a_repeated_block_has_at_least_half_of_the_parameters() -> None:
-    """GIVEN a layer that occurs twice, with 24 parameters in total WHEN the other layer has 24 parameters THEN the repeated
-    layer is a block. With 25 parameters, it is not."""
+    """GIVEN a repeated layer with 24 parameters in total WHEN the rest of the network has 24 parameters THEN the repeated
+    layer is a block. If the rest has 25 parameters, the repeated layer is not a block."""
     assert blocks((4, 6), *[(2, 3), (3, 2)] * 2) == ["", "block 0", "block 0", "block 1", "block 1"]
     assert blocks((5, 5), *[(2, 3), (3, 2)] * 2) == ["part 0"] * 5
 

@@ -95,7 +95,7 @@ def test_waits_for_longer_kernels_in_profiled_steps_also_lengthen_clean_steps(mo
 
 @pytest.mark.parametrize(("batch", "step_ns"), [(64, 120_000), (16, 90_000), (32, 100_000)])
 def test_waits_for_data_take_time_in_proportion_to_the_batch_size(batch: int, step_ns: int) -> None:
-    """GIVEN steps of 100 us at batch 32, of which 20 us are data loading."""
+    """At batch 32, a step takes 100 us, of which data loading takes 20 us. At batch 64, data loading takes 40 us."""
     recorded = training(steps=8)
     recorded.device.duration_ns[:] = 10
     recorded.device = recorded.device.take(recorded.device.start_ns >= recorded.steps.start_ns[4])

@@ -1,5 +1,4 @@
-"""Tests of predictions for other conditions: how kernel times change, when each kernel then runs, and which requests are
-rejected."""
+"""Tests how kernel times change under other conditions, when each kernel then runs, and which requests are rejected."""
 
 from __future__ import annotations
 
@@ -104,8 +103,8 @@ def test_another_sequence_length_scales_dimensions_of_length_and_length_squared(
     [(8, 16, 16), (9, 17, 17), (36, 136, 136), (28, 120, 120), (24, 48, 48), (27, 51, 27), (7, 7, 7)],
 )
 def test_sizes_that_count_tokens_pairs_and_extra_tokens_grow_with_the_length(size: int, in_rows: int, in_columns: int) -> None:
-    """GIVEN sequences of length 8 WHEN their length becomes 16 THEN sizes that count pairs of tokens grow from 8 * 9 / 2 to 16
-    * 17 / 2, or from 8 * 7 / 2 to 16 * 15 / 2."""
+    """GIVEN sequences of length 8 WHEN their length becomes 16 THEN 8 * 9 / 2 pairs of tokens become 16 * 17 / 2 pairs.
+    Without the diagonal, 8 * 7 / 2 pairs become 16 * 15 / 2 pairs."""
     known = BatchShapes(1, [], (8, 16))
     assert known.for_batch(1, "softmax", ((size, size),)) == ((in_rows, in_columns),)
     assert known.for_batch(1, "softmax", ((size, size),), "optimizer") == ((size, size),)
@@ -114,7 +113,7 @@ def test_sizes_that_count_tokens_pairs_and_extra_tokens_grow_with_the_length(siz
 def test_a_recording_of_one_sample_scales_the_first_dimension() -> None:
     single = BatchShapes(1, [])
     assert single.for_batch(3, "add", ((4, 1), (4,))) == ((12, 1), (4,))
-    # This op has only one matrix, so it counts as no matrix product.
+    # This op has only one matrix, so the op is not a matrix product.
     assert BatchShapes(32, []).for_batch(64, "addmm", ((8,), (32, 8))) == ((8,), (64, 8))
 
 
@@ -211,7 +210,7 @@ def test_the_error_names_what_cannot_be_scaled_without_kernels_or_shapes() -> No
 
 @pytest.mark.parametrize(("took_ns", "known"), [(5_000, True), (5_001, False)])
 def test_the_error_is_unknown_if_more_than_a_twentieth_of_the_gpu_time_has_no_shapes(took_ns: int, known: bool) -> None:
-    """GIVEN a step of 100 us of GPU time whose last kernel has no shapes."""
+    """In a step with 100 us of GPU time, only the last kernel has no shapes."""
     trace = training(steps=1)
     trace.host.shapes[trace.host.name == trace.strings.find("aten::add_")] = NONE
     trace.device.duration_ns[:] = [20_000, 20_000, 20_000, 100_000 - 60_000 - took_ns, took_ns]
@@ -492,7 +491,7 @@ LAYER = ("addmm", ((16,), (4, 8), (8, 16)))
 def test_only_the_batch_dimension_of_shapes_grows(
     recorded: int, layer: Call, op: str, shapes: tuple[tuple[int, ...], ...], grown: tuple[tuple[int, ...], ...]
 ) -> None:
-    """GIVEN a network with one layer, recorded with batch 4 or batch 1 WHEN the batch becomes 8."""
+    """A network with one layer was recorded with batch 4 or batch 1. The predicted batch is 8."""
     assert BatchShapes(recorded, [layer]).for_batch(8, op, shapes) == grown
 
 
@@ -538,8 +537,8 @@ def test_the_recorded_batch_is_read_from_the_first_input_with_two_dimensions() -
 def test_a_kernel_starts_after_its_launch_and_the_kernels_it_waits_for(
     durations_us: tuple[int, int, int], start_us: int
 ) -> None:
-    """GIVEN a kernel that is launched at 21 us on stream 8. In the recording, it starts 1 us after the end of a kernel on
-    stream 7."""
+    """A kernel is launched at 21 us on stream 8. In the recording, this kernel starts 1 us after the end of a kernel on stream
+    7."""
     ops = [Op("b", 0, 5, kernel=(5, 5), stream=8), Op("a", 10, 5, kernel=(15, 105)), Op("c", 20, 5, kernel=(121, 20), stream=8)]
     trace = make_recording([("forward", 0, 200)], ops)
     device = Retiming(trace).retimed(np.array(durations_us) * 1000).device

@@ -1,4 +1,4 @@
-"""Tests of predictions for several ranks from a recording of one GPU: sharding, split matrix products, communication and
+"""Tests predictions for several ranks from a recording of one GPU: sharding, split matrix products, communication and
 memory."""
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from tui.cli import run
 
 US = 1_000
 ROWS, WIDTH, HIDDEN, HEADS, LENGTH, BLOCKS = 512, 1024, 4096, 16, 128, 3
-BLOCK = 4 * WIDTH * WIDTH + 4 * WIDTH + 2 * WIDTH * HIDDEN + WIDTH + HIDDEN + 2 * WIDTH  # The number of parameters of a block.
+# A block has this number of parameters.
+BLOCK = 4 * WIDTH * WIDTH + 4 * WIDTH + 2 * WIDTH * HIDDEN + WIDTH + HIDDEN + 2 * WIDTH
 
 
 Call = tuple[str, tuple[tuple[int, ...], ...]]
@@ -171,8 +172,8 @@ def test_only_two_units_are_gathered_at_a_time() -> None:
 
 
 def test_a_sharded_step_waits_for_gathers_and_scatters() -> None:
-    """GIVEN a root that computes 5 ns at the start and at the end, and units a and b that compute 10 ns each. Backward passes
-    take twice as long.
+    """The root computes 5 ns at the start and at the end. Units a and b compute 10 ns each. Backward passes take twice as
+    long.
 
     In the forward pass, the root is gathered until 2 ns, unit a until 22 ns, and unit b until 26 ns. Unit a computes until 32
     ns, unit b until 42 ns, and the root until 47 ns.

@@ -32,7 +32,7 @@ from traces.model.trace import NONE
         (60_000, 100_001 + WAIT_FOLLOWED_NS, 150_000, 5_000 + 40_001 + WAIT_FOLLOWED_NS),
     ],
 )
-def test_a_wait_ends_with_the_kernel_that_ended_before_it(start_ns: int, end_ns: int, new_end_ns: int, delay_ns: int) -> None:
+def test_a_wait_for_a_kernel_moves_with_the_kernels_end(start_ns: int, end_ns: int, new_end_ns: int, delay_ns: int) -> None:
     # GIVEN a kernel that ended at 100 us, and a host that begins to wait 5 us late
     host = _HostTime()
     host.add(0, 0)
@@ -43,7 +43,7 @@ def test_a_wait_ends_with_the_kernel_that_ended_before_it(start_ns: int, end_ns:
     assert host.of(np.array([end_ns]))[0] == begun_ns + delay_ns - 5_000
 
 
-def test_a_wait_for_a_known_kernel_ends_as_long_after_it_as_recorded() -> None:
+def test_a_wait_for_a_known_kernel_keeps_its_recorded_delay_after_the_kernel() -> None:
     def delay_ns(awaited: int, new_end_ns: int) -> int:
         return _wait(_HostTime(), (60_000, 98_000, awaited), 60_000, 5_000, np.array([100_000]), np.array([new_end_ns]))
 

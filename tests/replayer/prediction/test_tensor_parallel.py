@@ -44,17 +44,19 @@ def recorded(forward: Sequence[Call], backward: Sequence[Call]) -> tuple[Trace, 
 
 
 def split_of(forward: Sequence[Call], backward: int = 0, ranks: int = 2) -> TensorSplit:
-    """Return how ranks share a forward pass. A backward pass of `backward` other ops follows."""
+    """Return how ranks share a forward pass. After the forward pass, the recording has a backward pass of `backward` other
+    ops."""
     trace, calls = recorded(forward, [("relu_backward", ((9, 9),))] * backward)
     return TensorSplit.of(trace, calls, lambda call: call.shapes, ranks)
 
 
 @pytest.mark.parametrize(("backward", "places"), [(6, (10, 12, 14)), (7, (10, 12, 15)), (3, (9, 10, 11))])
 def test_gradient_all_reduces_are_spread_evenly_over_the_backward_pass(backward: int, places: tuple[int, ...]) -> None:
-    """GIVEN three pairs of products in kernels 0 to 8, and a backward pass from kernel 9 on
+    """GIVEN three pairs of products in kernels 0 to 8, and a backward pass that begins with kernel 9
 
     THEN each output is summed after the last product of its pair. The gradients of the third pair are summed after a third of
-    the backward kernels, those of the second pair after two thirds, and those of the first pair at the end.
+    the backward kernels. The gradients of the second pair are summed after two thirds, and the gradients of the first pair at
+    the end.
     """
     split = split_of([*mlp(16), *mlp(24), *mlp(32)], backward)
     assert split.summed_bytes == {2: [512], 5: [768], 8: [1024]} | dict(zip(places, ([1024], [768], [512]), strict=True))
@@ -92,7 +94,8 @@ def test_the_shape_of_a_bias_is_not_mistaken_for_the_queries(bias: Shape) -> Non
 
 
 def test_the_number_of_heads_comes_from_the_first_attention_op() -> None:
-    """GIVEN three ops without keys before the attention op: a softmax, a matrix product and an addition."""
+    """Three ops before the attention op have no keys: a softmax, a matrix product and an addition. So the number of heads
+    comes from the attention op."""
     calls = attention(2)
     calls[3:3] = [("softmax", ((4, 16, 16),)), ("bmm", ((16, 8), (8, 16))), ("add", ((4, 16, 1), (4, 16, 1)))]
     with pytest.raises(TraceError, match="share 4 attention heads"):

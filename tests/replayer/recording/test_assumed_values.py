@@ -57,6 +57,6 @@ def test_an_assumed_loss_shrinks_if_a_loop_reads_it_without_new_data() -> None:
     assert assumed.loss("here") == assumed.loss() > 0.9
 
 
-def test_an_assumed_count_of_correct_predictions_is_never_complete() -> None:
+def test_an_assumed_count_of_correct_predictions_never_reaches_the_total() -> None:
     late = AssumedValues(lambda: 10**9)
     assert [late.count(n) for n in (2, 4, 100)] == [1, 3, 99]

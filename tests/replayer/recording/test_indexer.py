@@ -221,7 +221,8 @@ def test_a_kernel_of_another_stream_explains_a_delay_of_at_most_25_us(begin_us: 
     ],
 )  # fmt: skip
 def test_a_delay_after_the_launch_or_the_queue_is_no_wait_for_another_stream(before_us: int, begin_us: int, edge: int) -> None:
-    """GIVEN a kernel of another stream that ends 1 us before the delayed kernel starts."""
+    """GIVEN a kernel of another stream that ends 1 us before a kernel starts WHEN the launch or the queue explains this start
+    THEN the kernel did not wait for the other stream."""
     ops = [
         Op("aten::add", 110, 5, kernel=(112, before_us - 112), stream=20),
         Op("aten::mm", 118, 5, kernel=(120, begin_us - 121)),
@@ -395,7 +396,7 @@ SQUARE = ((4, 4),)
 
 
 def test_indices_without_recorded_shapes_are_not_compared() -> None:
-    """GIVEN recorded calls of index and index_put_ with and without the shapes of the indices."""
+    """The recording has calls of index and index_put_, with or without the shapes of the indices."""
     for indices, index, put in (("", "20", "20;1"), (";16", "20;16", "20;16;1")):
         recorded = [("aten::index", f"20{indices}", "float32", None), ("aten::index_put_", f"20{indices};1", "float32", None)]
         keys = keys_of(*recorded)

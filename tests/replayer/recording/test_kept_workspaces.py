@@ -17,7 +17,7 @@ USUAL = 8_519_680
 
 
 def recorded(*sizes_bytes: int, torch: str = "2.4 or newer", totals: bool = True) -> Trace:
-    """Return a recording of a matrix product with memory events of these sizes inside it."""
+    """Return a recording of a matrix product with memory events of these sizes within the product."""
     trace = make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 20, kernel=(20, 5))])
     trace.runs = {0: Run(KINETO)}
     trace.machines[0] = Machine(torch=torch)

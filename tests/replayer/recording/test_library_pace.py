@@ -34,7 +34,7 @@ MIB = 1 << 20
 
 
 class Linear:
-    """A module with one parameter on the GPU."""
+    """Fakes a module with one parameter on the GPU."""
 
     def __init__(self, numel: int = 1000, *, is_cuda: bool = True) -> None:
         weight = SimpleNamespace(
@@ -49,7 +49,7 @@ class Conv2d(Linear):
 
 
 class Task:
-    """A module that contains MODEL and a loss."""
+    """Fakes a module that contains MODEL and a loss."""
 
     def __init__(self) -> None:
         self._modules = {"model": MODEL, "criterion": None}
@@ -152,7 +152,7 @@ MEMORY = {"memory_batches": np.array([1, 4]), "peak_bytes": np.array([100, 400])
 def test_a_batch_that_did_not_fit_on_the_real_gpu_does_not_fit_in_the_replay(
     pace_of: PaceOf, memory: dict[str, Any], first: int | None, later: list[int]
 ) -> None:
-    """GIVEN a GPU without enough memory for batch 8. Batch 4 fitted, and needed 400 bytes or an unknown number of bytes."""
+    """On the real GPU, batch 8 did not fit, and batch 4 fitted. Batch 4 needed 400 bytes or an unknown number of bytes."""
     pace = pace_of(out_of_memory_batch=8, **memory)
     assert called(pace, 8) is None and not pace.is_known_to_fit and pace.memory_limit(501) == first
     pace.step_ended(True)
@@ -196,7 +196,7 @@ def test_a_network_missing_from_the_library_is_rejected_or_estimated_op_by_op(
         pace.watch(Linear(2000), [((2, 8), "float32")], "off", True)
     nearest = "the nearest is v100/net (1,000 parameters in the library, 2,000 in the script); add --estimate"
     assert nearest in capfd.readouterr().err
-    with pytest.raises(NotInLibrary):  # The error names no network whose module classes differ from the script's.
+    with pytest.raises(NotInLibrary):  # The error does not name a network with other classes of modules.
         pace_of().watch(Conv2d(2000), [((2, 8), "float32")], "off", True)
     assert "of the script's model on v100; add --estimate" in capfd.readouterr().err
     pace = pace_of(estimate=True)
@@ -227,7 +227,7 @@ def test_the_same_network_on_larger_inputs_is_estimated_in_proportion(pace_of: P
 def test_copy_times_are_interpolated_between_measured_batch_sizes(
     pace_of: PaceOf, size_bytes: int, took_ns: int | None
 ) -> None:
-    """GIVEN batches of 1, 2 and 4 MiB, which are copied in 100, 150 and 350 us."""
+    """Batches of 1, 2 and 4 MiB were measured. Their copies took 100, 150 and 350 us."""
     h2d = np.array([100_000, 150_000, 350_000])
     times = {"h2d": h2d, "forward": np.array([1000, 2000, 4000]), "rest": np.array([2007, 4007, 8007])}
     pace = pace_of(phases_ns=times)

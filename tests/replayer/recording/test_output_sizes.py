@@ -79,7 +79,7 @@ def test_index_select_after_repeat_interleave_shows_the_repeated_length() -> Non
 
 def test_output_sizes_from_the_recorder_are_found_by_step() -> None:
     """GIVEN sizes that the recorder stored for two steps WHEN a step takes the kernels of the first step and the values of the
-    second THEN it gets the sizes of the second.
+    second THEN this step gets the sizes of the second.
 
     For ops in the recorder's table of sizes, the profile is not used. If the recorder could not read a size, the size is
     unknown.

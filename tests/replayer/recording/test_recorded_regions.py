@@ -24,8 +24,8 @@ def shapes_of_call(regions: RecordedRegions, *shapes: tuple[int, ...]) -> Shapes
 
 def test_compiled_inference_takes_the_recorded_call_with_the_same_sizes() -> None:
     """GIVEN a compiled function that was recorded with three batch sizes WHEN the function is called with one of these sizes
-    THEN it takes the recorded call with this size. The recording contains no shapes of inputs. Other sizes take no recorded
-    call."""
+    THEN the replay takes the recorded call with this size. The recording contains no shapes of inputs. Other sizes take no
+    recorded call."""
     events = Events()
     for step, batch in enumerate((24, 64, 40)):
         at = events.step_with_region(step)
@@ -41,7 +41,7 @@ def test_compiled_inference_takes_the_recorded_call_with_the_same_sizes() -> Non
 
 def test_inference_in_a_cuda_graph_takes_the_recorded_call_that_copies_inputs_of_the_same_size() -> None:
     """GIVEN CUDA graphs of a compiled function for three batch sizes WHEN the function is called with one of these sizes THEN
-    it takes the recorded call that copies a batch of this size. Other sizes take the last recorded call."""
+    the replay takes the recorded call that copies a batch of this size. Other sizes take the last recorded call."""
     events = Events()
     for step, batch in enumerate((24, 64, 40)):
         at = events.step_with_region(step)
@@ -157,8 +157,8 @@ def test_a_function_with_other_input_sizes_takes_the_most_similar_recorded_call(
 
 
 def test_a_recorded_call_with_the_same_sizes_may_be_of_another_compilation_of_the_function() -> None:
-    """GIVEN two compilations of a function WHEN the replay runs the second with the recorded sizes of the first THEN it takes
-    the recorded call of the first. Another function with the same sizes has no effect."""
+    """GIVEN two recorded compilations of a function WHEN the second one runs with the recorded sizes of the first THEN the
+    replay takes the recorded call of the first. Another function with the same sizes has no effect."""
     regions = regions_of(("0/0", SIN, 16, 8), ("0/1", COS, 64, 8), ("1/0", TANH, 32, 8))
     assert found(regions, "0/1", ((16, 8),), COS, "aten::mm") == "aten::sin (16, 8, 0)"
     assert found(regions, "0/1", ((32, 8),), COS, "aten::mm") == "aten::cos (32, 8, 1)"
@@ -194,8 +194,8 @@ def test_sizes_that_change_in_two_ways_cannot_be_replaced() -> None:
 
 
 def test_the_memory_blocks_of_a_call_come_from_its_memory_events() -> None:
-    """GIVEN a call that allocates two blocks and frees the first block and a block from before the call. Memory events outside
-    the call or during a measurement of kernels do not count."""
+    """GIVEN a call that allocates two blocks, and then frees the first block and an older block THEN these four memory events
+    are found. Events outside the call or during a measurement of kernels do not count."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#1", 0, 900)
     events.op("Torch-Compiled Region: 0/0", 100, 400, [])

@@ -52,7 +52,7 @@ def test_the_bandwidth_of_long_elementwise_ops_is_that_of_the_gpu(kernel_us: int
 
 
 def test_estimates_use_the_tf32_settings_of_the_script() -> None:
-    """GIVEN a script that changes the TF32 settings after the recording was read."""
+    """The script changes the TF32 settings after the recording was read."""
     recording = RecordedRun(trace_of_card("a100"))
 
     def estimated_ns(op: str, *shapes: tuple[int, ...]) -> float:

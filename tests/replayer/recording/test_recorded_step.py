@@ -15,7 +15,7 @@ def test_a_phase_without_gpu_time_takes_only_host_time(device_ns: int, is_host_o
 
 
 def step(**host_ns: int) -> RecordedStep:
-    """Return a step whose phases are given as "forward_0" and so on. The name "other_first" is the time before the first
+    """Return a step with the given phases. A name like "forward_0" is a phase, and "other_first" is the time before the first
     phase."""
     segments = {}
     for key, time_ns in host_ns.items():

@@ -17,8 +17,8 @@ TWO: RecordedPhases = [*ONE, ("forward", 50, 70), ("backward", 70, 90), ("optimi
 def _recorded(passes: str, kinds: str) -> Trace:
     """Return a recording with one step for each character.
 
-    In `passes`, 1 or 2 is the number of backward passes. In `kinds`, W is a warm-up step, S is a steady step, P is a profiled
-    step with a kernel, and A is a step after a profile.
+    In `passes`, 1 or 2 is the number of backward passes. In `kinds`, W is a warm-up step and S is a steady step. P is a
+    profiled step with a kernel, and A is a step after a profile.
     """
     kind_of = {"W": StepKind.WARMUP, "S": StepKind.STEADY, "P": StepKind.PROFILED, "A": StepKind.AFTER_PROFILE}
     steps = []
@@ -86,8 +86,8 @@ def test_a_phase_grained_recording_replays_steps_before_the_script_profiled() ->
 
 
 def test_a_step_replays_a_recorded_step_with_similar_phases() -> None:
-    """GIVEN a learning-rate search without a loader, and then training with a loader. The recording has profiled steps of
-    both."""
+    """GIVEN a learning-rate search without a loader, and then training with a loader THEN steps of the search replay profiled
+    steps of the search. Steps of the training replay profiled steps of the training."""
     kernel, loaded, evaluated = [Op("aten::mm", 12, 5, (20, 5))], _after("loader", 10), [("forward", 0, 30)]
     kinds, after, steady = [StepKind.PROFILED] * 2, StepKind.AFTER_PROFILE, StepKind.STEADY
     steps = [(kind, ONE, kernel if kind == StepKind.PROFILED else []) for kind in (steady, steady, *kinds, after)]
@@ -111,7 +111,8 @@ def test_a_profiled_step_with_an_unusual_long_phase_is_not_repeated() -> None:
 
 
 def test_a_profiled_step_with_an_additional_phase_is_not_repeated_if_others_have_the_same_phases() -> None:
-    """GIVEN three profiled steps. Only the second step requests a batch from a loader that has no more batches."""
+    """GIVEN three profiled steps, of which only the second requests a batch from an exhausted loader THEN only the first and
+    the third step are repeated."""
     kernel = [Op("aten::mm", 12, 5, (20, 5))]
     profiled = [(StepKind.PROFILED, phases, kernel) for phases in (ONE, _after("loader", 1), ONE)]
     recording = RecordedRun(recording_of([*[(StepKind.STEADY, ONE, [])] * 2, *profiled, *[(StepKind.STEADY, ONE, [])] * 4]))
@@ -128,7 +129,7 @@ def test_a_step_replays_the_latest_profile() -> None:
 
 
 def test_steps_beyond_the_recording_repeat_recorded_steps_of_each_kind_in_turn() -> None:
-    """GIVEN eight profiled steps WHEN a replay is longer THEN it repeats the eight steps in order."""
+    """GIVEN eight profiled steps WHEN a replay is longer THEN the replay repeats the eight steps in order."""
     recording = RecordedRun(_recorded("12121212", "P" * 8))
     assert [recording.choice.training(number).row for number in range(40)] == [*range(8)] * 5
 
@@ -165,7 +166,8 @@ def test_without_training_steps_evaluation_steps_with_kernels_are_repeated() -> 
 
 
 def test_only_steps_of_the_same_kind_are_searched_for_a_call() -> None:
-    """GIVEN training steps with an add of two shapes, a training step with two passes, and an evaluation step."""
+    """GIVEN training steps with one pass or two passes, and an evaluation step WHEN an add of another shape is called THEN
+    only recorded steps of the same kind are searched for this add."""
 
     def ops(size: int) -> list[Op]:
         return [Op("aten::add", 2, 5, (10, 5), shapes=((size,),))]

@@ -97,7 +97,7 @@ def test_no_workspace_is_known_without_shapes_or_memory_events() -> None:
 
 def test_cudnn_workspaces_are_found_in_a_real_recording(shared_traces: Path) -> None:
     """On a V100, a 3x3 convolution of 512 channels of ResNet-50 uses one workspace of 54 MiB in the forward pass. In the
-    backward pass, it uses two, one after the other."""
+    backward pass, the convolution uses two such workspaces, one after the other."""
     trace = read_kineto(shared_traces / "v100_resnet50_workers0.json.gz")
     image, weight = (32, 512, 7, 7), (512, 512, 3, 3)
     taken = 56_623_104

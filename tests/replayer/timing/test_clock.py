@@ -1,4 +1,4 @@
-"""Tests of the clocks: deadlines, the CPU time of waiting, skipped waits, and recorded time."""
+"""Tests the clocks: how they meet deadlines, use the CPU while waiting, skip waits, and replay recorded time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOUR = 3_600_000 * MS
 
 
 class Machine:
-    """A fake clock of a machine. Each reading takes `read_ns`, and each sleep ends `late_ns` too late."""
+    """Fakes the clock of a machine. Each reading takes `read_ns`, and each sleep ends `late_ns` too late."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, read_ns: int = 0, late_ns: int = 0) -> None:
         self.now_ns = 5 * HOUR
@@ -119,7 +119,7 @@ def test_a_paused_virtual_clock_advances_only_by_waits(monkeypatch: pytest.Monke
     machine.now_ns += 5 * MS
     assert clock.now_ns() == begin_ns + 3 * MS  # The first pause still continues.
     clock.resume()
-    clock.resume()  # An additional resume does nothing.
+    clock.resume()  # An additional resume has no effect.
     machine.now_ns += MS
     assert clock.now_ns() == begin_ns + 4 * MS
 

@@ -1,5 +1,5 @@
-"""Tests the times of copies. A copy of a recorded kind and size takes its recorded time. Other copies take times from the
-bandwidth."""
+"""Tests the times of copies. A copy of a recorded kind and size takes its recorded time. The times of other copies follow from
+the bandwidth."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_copy_without_recorded_shapes_is_exact_if_its_size_is_the_recorded_one
     ("call", "after_us"), [("cudaStreamSynchronize", 12), ("hipMemcpyWithStream", 19), ("cudaLaunchKernel", 0)]
 )
 def test_recorded_host_work_after_a_wait_is_replayed_after_the_wait(call: str, after_us: int) -> None:
-    # GIVEN a recorded call of 20 us that copies after 1 us, and in the first case waits for the copy from 8 us on
+    # GIVEN a recorded call of 20 us that starts a copy after 1 us. In the first case, the call waits for the copy after 8 us
     trace = _trace(PINNED)
     host = trace.host
     launches = np.flatnonzero(host.kind == HostKind.RUNTIME)
@@ -197,7 +197,7 @@ def test_a_read_takes_its_recorded_time_for_pinned_and_pageable_memory(side: str
 def test_without_recorded_shapes_a_copy_of_another_size_has_its_estimated_time(
     size_bytes: int, duration_us: int, origin: Origin
 ) -> None:
-    """GIVEN a recorded copy of 1,000 bytes in 10 us, without shapes of tensors."""
+    """In the recording, a copy of 1,000 bytes takes 10 us. The recording contains no shapes of tensors."""
     trace = make_recording([("forward", 0, 50)], [Op("aten::copy_", 0, 5, kernel=(8, 10), shapes=())])
     trace.host.shapes[:], trace.device.kind[:], trace.device.bytes[:] = NONE, DeviceKind.MEMCPY, 1_000
     stage = Stage(trace)

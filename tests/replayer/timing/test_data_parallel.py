@@ -226,7 +226,7 @@ def test_recorded_stages_without_a_device_are_not_replayed() -> None:
 
 
 def test_an_evaluation_batch_has_only_the_forward_stages() -> None:
-    """GIVEN a script that has trained WHEN it evaluates a batch THEN each forward stage takes its time in training."""
+    """GIVEN a script that has trained WHEN the script evaluates a batch THEN each forward stage takes its time in training."""
     script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
         script.step()
@@ -269,9 +269,9 @@ def on_devices(ops: list[Op], devices: list[int], parts: list[tuple[str, int, in
     return trace
 
 
-def test_a_replica_that_starts_late_on_its_device_gets_its_recorded_time() -> None:
+def test_a_replica_that_starts_late_on_its_device_takes_its_recorded_time() -> None:
     """GIVEN replicas that run from 25 to 60 us and from 50 to 90 us on their devices WHEN the phases are replayed THEN the
-    replicas take 35 us and 40 us on their devices. On the host, they begin earlier."""
+    replicas take 35 us and 40 us on their devices. On the host, the replicas begin earlier."""
     trace = on_devices(
         [Op("aten::relu", 0, 1, kernel=(1, 1))] * 2, [0, 1], [("parallel_apply", 0, 20, 40), ("parallel_apply", 1, 30, 45)]
     )

@@ -20,7 +20,7 @@ _DONE = st.lists(st.one_of(st.integers(0, 3), st.sampled_from(["return", "op", "
 
 @dataclass
 class Called:
-    """A host range in the model. Rows are numbered from the beginning of the run."""
+    """Contains a host range of the model. Rows are numbered from the beginning of the run."""
 
     name: int
     parent: int

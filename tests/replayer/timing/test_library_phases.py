@@ -1,4 +1,4 @@
-"""Tests of phases whose device time comes from the library."""
+"""Tests that the device time of a phase comes from the library."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def begun_ns(of: LibraryPhases, name: str) -> int:
 def test_a_phase_takes_its_library_time_multiplied_by_the_slowdown(slowdown: float, took_ns: int) -> None:
     of = phases(slowdown, optimizer=1_000, loss=COUNTED_ELSEWHERE_NS)
     assert begun_ns(of, "optimizer") == took_ns
-    assert begun_ns(of, "loss") == COUNTED_ELSEWHERE_NS  # This phase has no time of its own, so the slowdown changes nothing.
+    # The library gives no time for this phase, so the slowdown has no effect.
+    assert begun_ns(of, "loss") == COUNTED_ELSEWHERE_NS
     assert of.begin("zero_grad") is None
 
 

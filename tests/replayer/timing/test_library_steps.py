@@ -27,7 +27,7 @@ MM = OpSignature("aten::mm", ((4, 4),), ("float32",))
 
 
 class NestedPauses(FakeClock):
-    """A clock that is paused until `resume` was called as often as `pause`."""
+    """Fakes a clock that is paused until `resume` was called as often as `pause`."""
 
     pauses = 0
 
@@ -103,7 +103,7 @@ def test_host_time_that_is_shorter_than_the_gpu_time_of_a_phase_is_not_lag(tmp_p
 
 
 def test_a_slow_host_between_steps_makes_steps_longer(tmp_path: Path) -> None:
-    """A pause of 1 ms after a step changes nothing, because the GPU still has work. A pause of 50 ms makes the next step
+    """A pause of 1 ms after a step has no effect, because the GPU still has work. A pause of 50 ms makes the next step
     longer."""
     script = Script(tmp_path)
     for late_ms in (0, 0, 1, 50, 0):

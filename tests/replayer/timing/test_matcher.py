@@ -1,5 +1,5 @@
-"""Tests how calls of a script are matched with recorded calls: the order, the kinds of match, and that no recorded time is
-used twice."""
+"""Tests how calls of a script are matched with recorded calls: the order, the kinds of match, and the single use of each
+recorded time."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_an_op_that_no_recorded_phase_contains_does_not_skip_an_empty_phase() ->
 
 
 def test_equal_shapes_in_another_phase_are_preferred_to_other_shapes_in_this_phase() -> None:
-    """GIVEN two forward phases WHEN the first phase calls the product of the second phase THEN it gets the time of that
+    """GIVEN two forward phases WHEN the first phase calls the product of the second phase THEN the call takes the time of that
     product. The second phase also gets this time."""
     ops = [
         Op("aten::mm", 0, 5, kernel=(2, 1), shapes=((1, 1), (1, 1))),
@@ -345,7 +345,8 @@ def test_a_repeated_call_is_found_by_its_position_in_the_phase() -> None:
     first.unmatched()
     again = StepMatcher(step.step, step.keys, step.histories).segment("forward")
     assert again.history is not None and again.has_call(MM) and again.history is not None
-    assert again.has_call(SUM) and again.history is None  # The call comes earlier than before, so the matcher searches for it.
+    # The call comes earlier than before, so the matcher has to search for the call.
+    assert again.has_call(SUM) and again.history is None
 
 
 def test_a_recorded_phase_fits_if_it_contains_all_calls_of_the_script() -> None:
@@ -390,7 +391,7 @@ def test_an_outer_op_gets_only_kernels_that_no_inner_op_has_used() -> None:
 def test_the_same_program_needs_matching_calls_and_matching_times(
     adds: list[tuple[int, int] | None], product: tuple[int, int] | None, sameness: Sameness
 ) -> None:
-    """GIVEN a recorded phase with nine sums of 1 us and a product of 1,000 us."""
+    """The recorded phase has nine additions of 1 us and a product of 1,000 us."""
     ops = [Op("aten::add", 10 * i, 5, kernel=(10 * i + 2, 1)) for i in range(9)]
     ops.append(Op("aten::mm", 90, 5, kernel=(92, 1_000)))
     recording = RecordedRun(make_recording([("forward", 0, 100)], ops))

@@ -246,7 +246,7 @@ def test_kernels_on_several_streams_are_not_batched() -> None:
 
 
 def test_a_batch_stores_the_recorded_times_of_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN calls of 4 us with pauses of 6 us. Each call has a kernel of 2 us, which ends with the call."""
+    """Calls of 4 us have pauses of 6 us between them. Each call has a kernel of 2 us, which ends with the call."""
     made: list[OpBatchSchedule] = []
     of = OpBatchSchedule.of
 

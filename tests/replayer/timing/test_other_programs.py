@@ -23,7 +23,7 @@ def recorded() -> Stage:
 
 
 def step(stage: Stage, calls: int, name: str = "aten::mm", settle: bool = False) -> int:
-    """Run one step with the given numbers of forward and backward calls, and return the host time that it took."""
+    """Run one step with the given number of calls in each pass, and return the host time of the step."""
     tracker, thread = stage.simulator.tracker, stage.thread
     before_ns = thread.host_ns
     stage.within("zero_grad")
@@ -43,8 +43,7 @@ def step(stage: Stage, calls: int, name: str = "aten::mm", settle: bool = False)
 @pytest.mark.parametrize("calls", [3, 13])
 @pytest.mark.parametrize("settle", [False, True])
 def test_a_script_with_fewer_or_more_of_the_same_ops_is_a_different_program(calls: int, settle: bool) -> None:
-    """After its first forward pass, the script takes no time for recorded ops that it did not call, neither on the device nor
-    on the host."""
+    """After its first forward pass, the script takes no time for recorded ops that it did not call."""
     stage = recorded()
     step(stage, calls, settle=settle)
     charged = stage.simulator.stats.charged_ns

@@ -81,10 +81,10 @@ def test_the_profiler_range_of_a_batch_wait_has_its_recorded_length(base_ns: int
 
 
 def test_a_profile_with_kernels_and_waits_and_ranges_equals_the_golden_file() -> None:
-    """GIVEN two steps of the virtual GPU, recorded by Kineto at a quarter of their times, with two ranges of the script around
-    ops and kernels.
+    """Kineto has recorded two steps of the virtual GPU at a quarter of their times. The script has two ranges around ops and
+    kernels.
 
-    The result is in golden/profile_window.txt: each event with its thread, start and duration in us, and arguments.
+    The file golden/profile_window.txt contains each event with its thread, its start and duration in us, and its arguments.
     """
     window = training(2, jitter_us=(0, 3))
     begin_ns = int(window.steps.start_ns[0])
@@ -204,7 +204,8 @@ def test_the_launches_of_an_op_divide_its_time_equally() -> None:
 
 
 def test_times_between_two_clock_samples_are_interpolated() -> None:
-    """GIVEN two clock samples: 10 us on the machine's clock are 100 us of virtual time, and 20 us are 130 us."""
+    """The first clock sample has 10 us on the machine's clock and 100 us of virtual time. The second sample has 20 us and 130
+    us."""
     clocks = _Clocks([20.0, 10.0], [130.0, 100.0])
     assert [clocks.recorded(at_us) for at_us in (5, 10, 15, 20, 25)] == [95, 100, 115, 130, 135]
     # The virtual clock advances to the end of an op that begins before the given time.

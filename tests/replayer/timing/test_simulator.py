@@ -1,4 +1,4 @@
-"""Tests the simulator on a fake clock: when it runs work, and how it charges the time of the work."""
+"""Tests when the simulator runs work, and how it charges the time of the work. The simulator has a fake clock."""
 
 from __future__ import annotations
 
@@ -509,7 +509,7 @@ def test_a_host_more_than_20_ms_ahead_waits_until_it_is_15_ms_ahead(name: str, a
 
 @pytest.mark.parametrize(("until_us", "host_us"), [(80, 100), (95, 105), (100, 110)])
 def test_host_work_after_the_wait_of_a_call_is_replayed_after_the_wait(until_us: int, host_us: int) -> None:
-    """GIVEN a call that ends at 100 us, whose last 10 us came after its wait."""
+    """A recorded call ends at 100 us. Its last 10 us are host work after its wait."""
     stage = Stage(make_recording([("forward", 0, 50)], []))
     begun_ns = stage.thread.host_ns
     stage.thread.host_ns = begun_ns + 100 * US

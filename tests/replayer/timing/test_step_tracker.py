@@ -234,8 +234,8 @@ def test_an_inference_recording_can_be_replayed_by_inference_and_by_training() -
 
 
 def test_ops_before_the_first_module_call_take_the_times_of_the_recorded_kind_of_step() -> None:
-    """GIVEN alternating training and evaluation, with an op before each call of the model. Reinforcement learning runs in this
-    way."""
+    """GIVEN alternating training and evaluation steps, as in reinforcement learning WHEN an op runs before the model call THEN
+    this op takes the time of a recorded step of the same kind."""
     passes = [("forward", 0, 60), ("backward", 60, 90), ("optimizer", 90, 100)]
     recorded = [
         (StepKind.STEADY, passes, [Op("aten::sub", 2, 4, kernel=(6, 7)), Op("aten::mm", 20, 5, kernel=(25, 9))]),
@@ -275,7 +275,8 @@ def test_a_step_can_become_an_evaluation_step_again_if_the_recording_has_one() -
 
 
 def test_a_module_called_without_gradients_in_a_training_step_takes_training_times() -> None:
-    """GIVEN a recording with evaluation, and a training step that calls a teacher without gradients before its model."""
+    """GIVEN a recording with an evaluation step WHEN a training step calls a teacher without gradients THEN the ops of the
+    teacher take training times."""
     passes = [("forward", 0, 60), ("backward", 60, 90), ("optimizer", 90, 100)]
     trained = [Op("aten::mm", 2, 4, kernel=(6, 7)), Op("aten::addmm", 20, 5, kernel=(25, 9))]
     evaluated = (StepKind.EVALUATION, passes[:1], [Op("aten::addmm", 2, 4, kernel=(6, 5))])
@@ -293,8 +294,8 @@ def test_a_module_called_without_gradients_in_a_training_step_takes_training_tim
 
 
 def test_ops_before_a_step_is_known_to_be_evaluation_take_their_time_once() -> None:
-    # GIVEN a script that normalizes each batch before it calls the model. The recorded steps of both kinds also do this WHEN
-    # the script begins with training, but the recording begins with validation
+    # GIVEN a script that normalizes each batch before it calls the model. Both kinds of recorded steps do the same WHEN the
+    # script begins with training, although the recording begins with validation
     normalise = Op("aten::sub", 62, 4, kernel=(66, 5))
     trained = [*TRAIN_OPS[:1], Op("aten::sub", 121, 4, kernel=(126, 6)), *TRAIN_OPS[1:]]
     evaluated = [*EVALUATION_OPS[:1], normalise, *EVALUATION_OPS[1:]]
@@ -464,8 +465,8 @@ def train_with(stage: Stage, shape: tuple[int, int], copied: tuple[int, int]) ->
 
 @pytest.mark.parametrize("first_differs", ["h2d", "forward"])
 def test_a_step_takes_the_times_of_the_recorded_step_with_the_same_shapes(first_differs: str) -> None:
-    """GIVEN a recorded step with batch 4 and another with batch 8 WHEN the script has a batch of one of these sizes THEN it
-    takes the recorded step with this size. A batch of 16 takes scaled times."""
+    """GIVEN a recorded step with batch 4 and another with batch 8 WHEN the script has a batch of one of these sizes THEN the
+    step takes the times of the recorded step with this size. A batch of 16 takes scaled times."""
     copied = (8, 4) if first_differs == "h2d" else (4, 4)
     large = [
         Op("aten::copy_", 102, 10, kernel=(106, 8), shapes=(copied,)),

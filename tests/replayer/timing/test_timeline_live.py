@@ -19,7 +19,7 @@ from traces.model.trace import Trace
 
 
 class Watched:
-    """A timeline whose file is read while it is written. The steps end at `now_ns`."""
+    """Reads the file of a timeline while the file is written. The steps end at `now_ns`."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, *, live: bool) -> None:
         self.now_ns = 0

@@ -30,7 +30,7 @@ def test_host_time_is_split_into_time_before_and_during_an_op(
 
 @given(st.lists(st.tuples(NS, NS).map(sorted)))
 def test_a_phase_never_takes_more_than_its_recorded_host_time(calls: list[list[int]]) -> None:
-    """In any order of calls, the sum of their times is the furthest recorded position that they reach."""
+    """In any order of calls, the sum of the call times is the furthest recorded position that the calls reach."""
     position_ns = spent_ns = 0
     for from_ns, to_ns in calls:
         advance_ns, own_ns = host_times(position_ns, from_ns, to_ns)

@@ -21,19 +21,19 @@ TAIL_BYTES = 1 << 20
 
 
 class StepMemory(NamedTuple):
-    """The field `allocated` contains the block sizes in order, each with the innermost op, and `rise_bytes` is the step's
-    memory peak minus the memory at its start."""
+    """Contains the block sizes of a step in order, each with its innermost op (`allocated`). The step's memory peak minus the
+    memory at its start is `rise_bytes`."""
 
     allocated: list[tuple[int, str]]
     rise_bytes: int
-    kept_bytes: int  # The bytes allocated minus the bytes freed within the step.
+    kept_bytes: int  # Contains the allocated bytes minus the freed bytes of the step.
 
 
 class Compared(NamedTuple):
     same: int  # Counts blocks of equal size at the same place in both sequences.
     tails: int  # Counts pairs of blocks whose sizes differ only by an unsplit tail.
     only_recorded: Counter[tuple[int, str]]  # Counts the (bytes, recorded op) that the replay does not allocate.
-    left: tuple[list[tuple[int, str]], list[tuple[int, str]]]  # Both sequences from their first difference.
+    left: tuple[list[tuple[int, str]], list[tuple[int, str]]]  # Contains both sequences from their first difference.
 
 
 def steady_step(trace: Trace, which: int = -2) -> StepMemory:

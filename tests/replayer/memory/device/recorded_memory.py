@@ -27,7 +27,7 @@ SEGMENT_STEP = 2 * MIB
 
 
 class Event(NamedTuple):
-    """Contains a `[memory]` event. `size_bytes` is negative if the event frees memory. The totals are those after the event."""
+    """Contains a `[memory]` event and the totals after the event. `size_bytes` is negative if the event frees memory."""
 
     address: int
     size_bytes: int
@@ -154,7 +154,7 @@ class Replay:
         return None
 
     def _steps(self) -> Iterator[tuple[Event, Block | None, tuple[int, int] | None]]:
-        """Yield each event after it was run, with its block and the block that was the best fit before."""
+        """Yield each event after it was run, with its block and the block that was the best fit before the event."""
         live: dict[int, Block] = {}
         reserved_bytes = self.events[0].reserved_bytes
         for event in self.events:

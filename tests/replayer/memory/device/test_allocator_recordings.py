@@ -20,7 +20,7 @@ from replayer.memory.device.settings import MIB
 from replayer.memory.device.stats import PoolStats
 from tests.replayer.memory.device.recorded_memory import Agreement, Replay, device_events, fitted, free_at_start
 
-# The recordings that the allocator reproduces completely. Each recording has three numbers: the segments reserved during the
+# The allocator reproduces these recordings completely. Each recording has three numbers: the segments reserved during the
 # recording, the moved ends of initially free extents, and the initially free extents (see recorded_memory.py).
 EXPLAINED = {
     "a100_switch_transformer": (164, 0, 2),

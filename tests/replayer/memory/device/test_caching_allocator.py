@@ -265,7 +265,7 @@ def test_sizes_are_written_as_pytorch_writes_them(size: int, text: str) -> None:
 
 
 class Times:
-    """A fake host whose time is set by the tests. The fake host records how long it had to wait."""
+    """Fakes a host whose time the tests set, and records how long the host had to wait."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -491,7 +491,8 @@ def test_a_block_cannot_be_freed_twice() -> None:
 
 
 def test_threads_share_one_allocator() -> None:
-    """GIVEN threads that allocate and free concurrently WHEN they have ended THEN no memory is lost or still allocated."""
+    """GIVEN threads that allocate and free concurrently WHEN all threads have ended THEN no memory is lost or still
+    allocated."""
     memory = memory_of()
 
     def work(turn: Callable[[], Block]) -> None:

@@ -25,7 +25,7 @@ SIZES = st.one_of(
 
 
 class Piece:
-    """A block of the model. Pieces that differ in `segment` or `kind` (stream, small) are never merged."""
+    """Describes a block of the model. Pieces that differ in `segment` or `kind` (stream, small) are never merged."""
 
     def __init__(self, address: int, size: int, kind: tuple[int, bool], segment: int) -> None:
         self.address, self.size, self.kind, self.segment, self.free = address, size, kind, segment, True
@@ -109,7 +109,7 @@ class Model:
 
 
 class SideStream:
-    """A fake stream whose work ends when the test ends it."""
+    """Fakes a stream whose work ends when the test ends the work."""
 
     own_number = 99
 

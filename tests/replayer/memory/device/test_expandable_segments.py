@@ -77,7 +77,7 @@ def test_growing_batches_reserve_less_memory_with_expandable_segments() -> None:
 
 
 def test_a_program_that_fragments_its_memory_fits_with_expandable_segments_only() -> None:
-    """GIVEN two freed blocks of 20 MiB, and 2 MiB in use in the first WHEN 38 MiB are requested THEN they fit in one
+    """GIVEN two freed blocks of 20 MiB, and 2 MiB in use in the first WHEN 38 MiB are requested THEN the request fits in one
     expandable segment. With plain segments, the device can get back only one of the two segments."""
     for settings, fits in ((ON, True), (OFF, False)):
         memory = memory_of(capacity_bytes=60 * MIB, settings=settings)
@@ -94,7 +94,7 @@ def test_a_program_that_fragments_its_memory_fits_with_expandable_segments_only(
 
 def test_the_best_fit_considers_how_far_a_block_can_grow() -> None:
     """GIVEN free memory of 1.5 MiB that can grow, and a free block of 3 MiB that cannot WHEN 1.2 MiB are requested THEN the
-    allocator uses the block of 3 MiB. It keeps the memory that can grow for larger requests."""
+    allocator uses the block of 3 MiB. The memory that can grow is kept for larger requests."""
     memory = memory_of()
     first = take(memory, 3 * MIB)
     start = first.address
@@ -105,8 +105,8 @@ def test_the_best_fit_considers_how_far_a_block_can_grow() -> None:
 
 
 def test_empty_pages_are_unmapped_one_by_one_and_mapped_again_first() -> None:
-    """GIVEN three pages, the last of them in use WHEN the cache is emptied THEN the other two pages are unmapped. Later, they
-    are mapped again at the same place."""
+    """GIVEN three pages, of which only the last is in use WHEN the cache is emptied THEN two pages are unmapped. Later, these
+    pages are mapped again at the same place."""
     memory = memory_of()
     first, last = take(memory, 45 * MIB), take(memory, 10 * MIB)
     memory.free(first)
@@ -179,7 +179,7 @@ def test_small_requests_use_the_end_of_an_oversize_expandable_segment() -> None:
     memory.free(take(memory, 60 * MIB))
     before = memory.usage.reserved_bytes
     small = take(memory, 5 * MIB)
-    # The segment can grow at its end, so the small request uses the free memory there.
+    # The segment can grow at its end, so the small request uses the free memory at the end.
     assert memory.usage.reserved_bytes == before
     assert small.size_bytes == 5 * MIB
     assert memory.usage.stats()["oversize_allocations"]["allocated"] == 1

@@ -42,7 +42,7 @@ def test_free_addresses_of_a_range_are_used_again_and_an_empty_range_is_returned
 def test_a_gap_between_ranges_is_used_if_it_has_32_mib_to_spare() -> None:
     addresses = DriverAddresses(0)
     taken = [addresses.allocate(32 * MIB) for _ in range(5)]
-    addresses.give_back(taken[1], 32 * MIB)  # Now there is a gap of 32 MiB.
+    addresses.give_back(taken[1], 32 * MIB)  # Now a gap has 32 MiB.
     assert addresses.allocate(32 * MIB) == TOP - 6 * 32 * MIB
     addresses.give_back(taken[2], 32 * MIB)  # Now the gap has 64 MiB.
     assert addresses.allocate(32 * MIB) == taken[1]

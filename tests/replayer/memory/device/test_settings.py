@@ -1,4 +1,4 @@
-"""The allocator accepts and rejects the same settings as torch."""
+"""Tests that the allocator accepts and rejects the same settings as torch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_torch_accepts_the_same_allocator_settings() -> None:
         "    try: torch._C._accelerator_setAllocatorSettings(text); print(1)\n"
         "    except (RuntimeError, ValueError): print(0)\n"
     )
-    # The setting large_segment_size_mb comes last, because it changes which settings torch accepts after it.
+    # The setting large_segment_size_mb comes last, because it changes which later settings torch accepts.
     texts = sorted(TEXTS, key=lambda text: "large_segment_size_mb:30" in text)
     for text, verdict in zip(texts, printed_in_fork(judge, *texts).split(), strict=True):
         assert accepts(text) == (verdict == "1"), text

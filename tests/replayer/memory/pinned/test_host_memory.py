@@ -1,5 +1,4 @@
-"""Tests of the host allocator: how it rounds sizes, reuses blocks, waits for asynchronous copies, counts, and locks memory
-pages."""
+"""Tests how the host allocator rounds sizes, reuses blocks, waits for asynchronous copies, counts, and locks memory pages."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class _NoLocks(PageLocks):
-    """Remembers which memory it was asked to lock, without locking any."""
+    """Remembers which memory the allocator wanted to lock, without locking any memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +39,7 @@ class _NoLocks(PageLocks):
 
 
 class _Device:
-    """A device with a clock that only the test advances."""
+    """Fakes a device with a clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -137,7 +136,7 @@ def test_statistics_are_reset_as_pytorch_resets_them() -> None:
 
 
 def test_the_times_of_pinned_blocks_are_in_microseconds() -> None:
-    """GIVEN three blocks that took 2, 7.9 and 3 us to allocate, one of which took 5 us to free."""
+    """The statistics contain whole microseconds, so 7.9 us count as 7 us."""
     stats = HostStats()
     for took_ns in (2_000, 7_900, 3_000):
         stats.block_added(4096, took_ns)
@@ -153,7 +152,7 @@ def test_memory_that_the_script_registers_is_pinned_until_it_is_unregistered() -
     device = _Device()
     mine = memoryview(bytearray(3 * PAGE))
     address = _address(mine)
-    for at in (2 * PAGE, 0, PAGE):  # These three pages are next to each other.
+    for at in (2 * PAGE, 0, PAGE):  # These three pages adjoin.
         assert device.memory.register(address + at, PAGE)
     assert all(device.memory.unregister(address + at) for at in (PAGE, 0, 2 * PAGE))
     assert device.memory.register(address, len(mine))
@@ -165,7 +164,8 @@ def test_memory_that_the_script_registers_is_pinned_until_it_is_unregistered() -
     assert not device.memory.unregister(address)
     assert not device.memory.holds(address) and device.locks.locked == {}
     buffer = device.memory.allocate(64)
-    assert not device.memory.unregister(_address(buffer))  # The allocator owns this memory, so the script cannot unregister it.
+    # The allocator owns this memory, so the script cannot unregister the memory.
+    assert not device.memory.unregister(_address(buffer))
 
 
 class HostMemoryModel(RuleBasedStateMachine):
