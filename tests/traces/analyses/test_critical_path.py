@@ -61,8 +61,8 @@ def test_the_critical_path_through_a_pageable_copy_includes_earlier_kernels() ->
 
 def test_the_critical_path_continues_on_the_stream_whose_work_ended_last() -> None:
     """GIVEN a GPU that limits the pace WHEN a kernel on stream 7 waits for an event of stream 8 THEN the critical path
-    continues with the kernel on stream 8. That kernel runs from 10 to 400 us. The kernels on stream 7 run from 5 to 50 us and
-    from 405 to 450 us."""
+    continues with the kernel on stream 8. The kernel on stream 8 runs from 10 to 400 us. The kernels on stream 7 run from 5 to
+    50 us and from 405 to 450 us."""
     calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in range(3)]
     trace = recorded(calls, [(0, 7, "a", 5, 50, 0), (0, 8, "b", 10, 400, 1), (0, 7, "c", 405, 450, 2)])
     trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[20 * US])
@@ -86,8 +86,8 @@ def test_the_critical_path_goes_to_the_launch_call_if_the_host_limits_the_step()
 
 
 def test_host_time_on_the_critical_path_is_divided_by_phase() -> None:
-    """GIVEN the second of three steps, from 100 to 200 us, in which the host never waits THEN the host time of its path is
-    divided by phase. Phases of another rank change nothing."""
+    """GIVEN a step from 100 to 200 us in which the host never waits THEN the host time on its critical path is divided by
+    phase. Phases of another rank do not change the result."""
     trace = training(steps=3)
     steps, phases = trace.steps.take(np.arange(3)), trace.phases.take(np.arange(len(trace.phases)))
     steps.rank[:], phases.step[:] = 1, phases.step + 3
@@ -117,8 +117,8 @@ def test_the_critical_path_excludes_unrelated_work_of_other_steps() -> None:
 
 
 def test_the_critical_path_is_computed_for_a_step_that_follows_another_step() -> None:
-    """GIVEN steps of 105, 100 and 110 us WHEN no step is chosen THEN the critical path is computed for the last step. The first
-    step has the median length, but no predecessor."""
+    """GIVEN steps of 105, 100 and 110 us WHEN the caller chooses no step THEN the critical path is computed for the last step.
+    The first step has the median length, but no predecessor."""
     trace = training(steps=3, jitter_us=(5, 0, 10))
     path = critical_path(trace)
     assert path is not None and path.sums.step == trace.steps.number[2]

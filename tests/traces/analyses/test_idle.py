@@ -63,7 +63,7 @@ def test_idle_time_of_unprofiled_steps_is_computed_from_kernels_of_profiled_step
 
     In a profiled step, the GPU is busy for 50 us and idle for 20 us of data loading, 12 us of launch latency and 68 us of host
     work. In a clean step, data loading leaves the GPU without work for 13 us. The remaining 100 - 50 - 13 - 12 = 25 us are host
-    time. The copy runs from 27 to 37 us. The next kernel is launched at 32 us and waits 5 us for the copy.
+    time. A copy runs from 27 to 37 us, and a kernel launched at 32 us waits 5 us for this copy.
     """
     trace = training(steps=8, jitter_us=(*[0] * 4, *[50] * 4))
     trace.device = trace.device.take(trace.device.start_ns >= trace.steps.start_ns[4])
@@ -80,8 +80,9 @@ def test_idle_time_and_bottleneck_describe_the_same_average_step() -> None:
     the average clean step of 111.75 us.
 
     The profiled steps take 150 us. On the GPU, the first step ends after 107 us, because nothing ran before it. All 20 us of
-    its data loading count. The average step takes (107 + 100 + 100 + 140) / 4 = 111.75 us. Its data loading takes (20 + 3 * 13)
-    / 4 = 14.75 us. The host causes the remaining idle time, 111.75 - 50 - 14.75 - 12 = 35 us.
+    data loading in the first step count. The average step takes (107 + 100 + 100 + 140) / 4 = 111.75 us. The data loading of
+    the average step takes (20 + 3 * 13) / 4 = 14.75 us. The host causes the remaining idle time, 111.75 - 50 - 14.75 - 12 = 35
+    us.
     """
     trace = training(steps=8, jitter_us=(*[0] * 3, 40, *[50] * 4))
     trace.device = trace.device.take(trace.device.start_ns >= trace.steps.start_ns[4])
@@ -93,8 +94,11 @@ def test_idle_time_and_bottleneck_describe_the_same_average_step() -> None:
 
 
 def _clean_and_synchronized(extra_us: int, clean_stretch: float = 1.0) -> Trace:
-    """Return four clean steps, and four profiled steps of 100 + `extra_us` us. In a profiled step, the GPU works from 27 to
-    47, from 57 to 67 and from 87 to 97. The host waits for the kernel that ends at 67, and launches the next one at 83."""
+    """Return four clean steps, and four profiled steps of 100 + `extra_us` us.
+
+    In a profiled step, the GPU works from 27 to 47 us, from 57 to 67 us and from 87 to 97 us. The host waits for the kernel
+    that ends at 67 us, and launches the next kernel at 83 us.
+    """
     made = calls(32)
     made[2] = Call("aten::item", "", 51, "Memcpy DtoH (Device -> Pageable)", DeviceKind.MEMCPY)
     trace = training(steps=4, made=[made[0], made[1], made[2], made[4]], jitter_us=(extra_us,))

@@ -181,7 +181,7 @@ def test_names_of_functions_omit_folders_outside_the_import_path() -> None:
 
 @pytest.mark.parametrize("name", ["a100_switch_transformer", "h100_transformer_toy", "mi300x_resnet18_no_pool"])
 def test_every_kernel_of_real_recordings_belongs_to_a_function(shared_traces: Path, tmp_path: Path, name: str) -> None:
-    """All kernels of these recordings are launched by Python functions, also after an export."""
+    """All kernels of these recordings belong to Python functions, also after an export and an import."""
     trace = read_kineto(shared_traces / f"{name}.json.gz")
     times = function_times(trace)
     steps = max(sum(trace.steps.kind != 255), 1)

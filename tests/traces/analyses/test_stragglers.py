@@ -1,4 +1,4 @@
-"""Tests how ranks that delay other ranks, ranks with similar work, and GPU time without waits for other ranks are found."""
+"""Tests which ranks delay other ranks, which ranks are similar, and how GPU time is computed without waits for other ranks."""
 
 from __future__ import annotations
 

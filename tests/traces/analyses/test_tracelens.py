@@ -4,8 +4,8 @@ TraceLens is not on PyPI, where a different project has this name. The figures o
 files: AMD-AGI/TraceLens (MIT), tests/traces/h100/Qwen_Qwen1.5-0.5B-Chat__1016005_perf_report_csvs/ops_summary.csv at cbd5d26
 and GEMM.csv at 932e742, tests/traces/mi300/resnet_act_checkpoint_recompute_perf_report_csvs/ops_summary.csv at 3e0812b.
 
-In both tools, the time of an op is the sum of the kernels that the op itself launched, the bytes of an op are those of its
-inputs and output, and a multiply-add counts as 2 FLOPs. The tools differ in three ways. TraceLens also counts one FLOP for each
+In both tools, the time of an op is the sum of the kernels that the op itself launched. The bytes of an op are the bytes of its
+inputs and its output. A multiply-add counts as 2 FLOPs. The tools differ in three ways. TraceLens also counts one FLOP for each
 addition of a bias. TraceLens leaves out the time of ROCm's memsets. The rate of TraceLens is the mean rate of the calls, and
 the rate of `traces` is the FLOPs of all calls divided by their time.
 """

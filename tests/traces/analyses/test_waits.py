@@ -214,8 +214,8 @@ def test_a_wait_for_the_whole_device_ends_when_its_last_stream_ends() -> None:
 
 
 def test_kernels_launched_before_the_recording_count_as_queued() -> None:
-    """GIVEN two kernels launched before the recording WHEN the host synchronizes before the second one starts THEN the host
-    waits for both."""
+    """GIVEN two kernels launched before the recording WHEN the host synchronizes before the second kernel starts THEN the host
+    waits for both kernels."""
     old = [(0, 7, "gemm", 5, 100, -1), (0, 7, "gemm", 100, 300, -1)]
     trace = recorded([("cudaDeviceSynchronize", 10, 310), ("cudaLaunchKernel", 320, 325)], [*old, (0, 7, "gemm", 330, 400, 1)])
     assert told(host_waits(trace, 0)) == [(10, 300, 0, 1)]

@@ -17,8 +17,8 @@ from traces.model.trace import NONE, StepKind
 
 def test_the_profiler_cost_of_an_op_is_subtracted_before_and_after_the_op() -> None:
     """GIVEN a phase of 10 us with three ops WHEN the profiler costs 500 ns per op THEN each op begins earlier by the cost so
-    far. The gap before the second op cannot shrink below 100 ns. The other 400 ns of its cost are subtracted from its duration
-    of 800 ns."""
+    far. The gap before the second op cannot shrink below 100 ns. The remaining 400 ns of the second op's cost are subtracted
+    from its duration of 800 ns."""
     trace = recorded([(StepKind.STEADY, [("forward", 8_500)]), (StepKind.PROFILED, [("forward", 10_000)])])
     zero_ns = 8_500
     add_ops(trace, [(zero_ns + 1000, 2000), (zero_ns + 3200, 800), (zero_ns + 9000, 500)])
@@ -57,8 +57,8 @@ def test_profiler_cost_is_subtracted_from_median_gaps() -> None:
     """GIVEN three phases with the same three ops, but gaps of different lengths WHEN the profiler costs 2000 ns per op THEN the
     gaps of all phases are the median gaps without this cost.
 
-    The median gaps are 4000, 2000, 2000 and 2000 ns. Scaled to the 16000 ns of a phase, they are 6400, 3200, 3200 and 3200 ns.
-    Without the three costs, they are 4400, 1200, 1200 and 3200 ns.
+    The median gaps are 4000, 2000, 2000 and 2000 ns. Scaled to the 16000 ns of a phase, the gaps are 6400, 3200, 3200 and 3200
+    ns. Without the costs of three ops, the gaps are 4400, 1200, 1200 and 3200 ns.
     """
     trace = recorded([(StepKind.PROFILED, [("forward", 16_000)])] * 3)
     begins = (trace.steps.start_ns - UNIX_NS).tolist()
@@ -126,7 +126,7 @@ def test_batch_waits_and_other_phases_add_up_to_the_median_step() -> None:
 @pytest.mark.parametrize("kind", [StepKind.PROFILED, StepKind.EVALUATION])
 def test_an_outlier_among_profiled_phases_gets_a_typical_time(kind: StepKind, long_ns: int, own_ns: int) -> None:
     """GIVEN clean phases of 100 to 200 ns and profiled phases of 110, 150 and 130 ns WHEN another profiled phase takes more
-    than 600 ns THEN it gets the median, 130 ns."""
+    than 600 ns THEN this phase gets the median time, 130 ns."""
     clean = StepKind.STEADY if kind is StepKind.PROFILED else kind
     times_ns = [110, long_ns, 150, 130]
     trace = recorded([(clean, [("loss", ns)]) for ns in (100, 100, 200)] + [(kind, [("loss", ns)]) for ns in times_ns])

@@ -139,7 +139,8 @@ def test_no_steps_are_compared_if_all_ran_with_the_profiler_or_all_without(kind:
 
 def test_clean_steps_are_compared_with_the_last_profile_before_them_if_profiles_ran_other_ops() -> None:
     """GIVEN two profiles of three steps, of which only the second contains a certain op WHEN eight clean steps run before the
-    second profile THEN the first profile is compared with five of them. The last three clean steps are left out."""
+    second profile THEN the first profile is compared with five of these clean steps. The last three clean steps are left
+    out."""
     assert STEPS_BEFORE_WINDOW == 3
     clean, profiled = (StepKind.STEADY, UPDATE), (StepKind.PROFILED, UPDATE)
     trace = recorded([clean] * 2 + [profiled] * 3 + [clean] * 6 + [profiled] * 3)

@@ -160,8 +160,8 @@ def test_the_scale_factor_of_a_phase_accounts_for_its_waits_for_the_gpu(
 
 
 def test_two_phases_with_the_same_name_get_separate_scale_factors() -> None:
-    """GIVEN two backward passes of 300 and 100 ns WHEN they take 600 and 400 ns in profiled steps THEN their factors are 1/2
-    and 1/4. The factor of steps with another number of backward passes is 400 / 1000."""
+    """GIVEN two backward passes of 300 and 100 ns WHEN the backward passes take 600 and 400 ns in profiled steps THEN their
+    factors are 1/2 and 1/4. The factor of steps with another number of backward passes is 400 / 1000."""
     clean, profiled = [("backward", 300), ("loss", 50), ("backward", 100)], [("backward", 600), ("loss", 50), ("backward", 400)]
     trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, profiled)] * 3 + [(StepKind.PROFILED, profiled[:2])])
     run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
@@ -240,8 +240,8 @@ def test_profiled_steps_are_compared_only_with_unprofiled_steps_of_the_same_work
 
 
 def test_profiler_cost_compares_steps_that_have_the_same_phases() -> None:
-    """GIVEN a second profile of one step that has no phase "other" WHEN the clean steps after it have this phase THEN they are
-    compared with the first profile, which also has it. The cost of one op is 200 - 150 ns."""
+    """GIVEN a second profile of one step that has no phase "other" WHEN the clean steps after it have this phase THEN these
+    clean steps are compared with the first profile, which also has the phase "other". The cost of one op is 200 - 150 ns."""
     usual: list[Step] = [(StepKind.STEADY, [("other", 50), ("forward", 150)])] * 6
     profiled: list[Step] = [(StepKind.PROFILED, [("other", 50), ("forward", 200)])] * 3
     early: list[Step] = [(StepKind.STEADY, [("other", 50), ("forward", 100)])] * 4

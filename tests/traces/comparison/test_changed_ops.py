@@ -274,8 +274,8 @@ def test_kernels_of_two_inference_servers_are_matched_by_kind_of_computation() -
 
 def test_kernels_at_the_position_of_an_attention_kernel_count_as_attention() -> None:
     """GIVEN a kernel "sage_fwd", whose name does not show what it computes WHEN the first trace has an attention kernel between
-    the same neighbours THEN "sage_fwd" replaces the attention kernel. A kernel at a position where the first trace has none is
-    new."""
+    the same neighbours THEN "sage_fwd" replaces the attention kernel. A kernel is new if the first trace has no kernel at the
+    same position."""
     fmha = recording(graph=("gemm", "fmha_fwd", "relu", "gemm", "add"))
     sage = recording(graph=("gemm", "sage_quant", "sage_fwd", "relu", "gemm", "extra", "add"))
     found = between(fmha, sage)
@@ -298,7 +298,7 @@ def test_kernels_in_a_cuda_graph_are_matched_to_eager_ops_with_the_same_kernels(
 
 
 def test_a_matrix_product_that_computes_an_activation_is_a_matrix_product() -> None:
-    """TensorRT-LLM's kernels for experts are called bmm. The first of them also applies SwiGLU to its result."""
+    """TensorRT-LLM's kernels for experts are called bmm. One of these kernels also applies SwiGLU to its result."""
     experts = recording(graph=("bmm_Bfloat16_t128x8_swiGlu_sm100f", "bmm_Bfloat16_t128x8_sm100f"))
     found = between(experts, recording(graph=("ck::kernel_moe_gemm<0>", "ck::kernel_moe_gemm<1>")))
     (replaced,) = found.kernels.replaced

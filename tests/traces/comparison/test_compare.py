@@ -165,7 +165,7 @@ def test_a_difference_that_is_not_larger_than_the_noise_of_one_trace_is_not_judg
 
 def test_the_noise_of_many_steps_is_smaller_than_the_noise_of_one_step() -> None:
     """GIVEN 112 steps that vary by 7 % WHEN the steps of another trace are 6 % longer THEN this difference is not noise. Two
-    standard errors of 112 steps are half as large as the noise floor, sqrt(28 / 112)."""
+    standard errors of 112 steps are sqrt(28 / 112) = 1/2 of the noise floor."""
     jitter = random.Random(0).choices(_NOISY_US, k=112)
     ours, theirs = (training(steps=112, jitter_us=tuple(late + us for us in jitter)) for late in (0, 7))
     result = compare(ours, theirs)
@@ -428,7 +428,7 @@ def test_equal_step_times_do_not_pass_if_kernels_are_missing() -> None:
 @pytest.mark.parametrize("stretch, within", [(0.5, None), (2.0, False)])
 def test_if_kernels_are_missing_steps_may_be_longer_but_not_shorter(stretch: float, within: bool | None) -> None:
     """GIVEN a second trace that lost an eighth of its kernels WHEN its steps are shorter THEN the missing kernels may be the
-    reason, so the times are not judged. WHEN its steps are longer THEN the comparison fails."""
+    reason, so the times are not judged. WHEN the steps of the second trace are longer THEN the comparison fails."""
     whole, trace = training(steps=4), training(steps=4, stretch=stretch)
     lost = np.flatnonzero(trace.device.is_work)[3::8]
     kept = np.setdiff1d(np.arange(len(trace.device)), lost)

@@ -131,7 +131,7 @@ def test_the_kernels_of_two_eager_ops_match_their_fused_kernel() -> None:
         names = [first.strings[int(first.device.name[found.first[place]])] for place in places]
         assert sorted(names) == ["add_kernel", "relu_kernel"] and found.step[places].tolist() == [step, step]
         assert found.change[places].tolist() == [KernelChange.OTHER_KERNEL] * 2
-        assert sorted(found.change_ns[places].tolist()) == [-10 * US, 5 * US]  # 15 us instead of 20 us in total
+        assert sorted(found.change_ns[places].tolist()) == [-10 * US, 5 * US]  # the step takes 15 us instead of 20 us
     # The phases of one trace may be unknown.
     bare = replace(second, phases=second.phases.take([]))
     for one, other in ((first, bare), (bare, first)):

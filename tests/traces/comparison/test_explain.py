@@ -57,8 +57,8 @@ def test_explain_finds_the_published_reasons_for_the_slowdown_on_two_gpus() -> N
 
 
 def test_nn_dataparallel_on_one_gpu_copies_nothing_between_gpus() -> None:
-    """GIVEN two traces of two GPUs WHEN all work of a trace is on one GPU THEN nn.DataParallel copies nothing between GPUs
-    there. Its stages still take time on the host."""
+    """GIVEN two traces of two GPUs WHEN all work of a trace is on one GPU THEN nn.DataParallel copies nothing between GPUs in
+    this trace. The stages of nn.DataParallel still take time on the host."""
 
     def copies(*gpus: int) -> list[str]:
         two = load(find("p100x2-no-cudnn"))
@@ -94,7 +94,7 @@ def test_data_parallel_stages_are_listed_with_the_longer_of_host_and_gpu_time() 
     """GIVEN a trace with nn.DataParallel stages WHEN no phases differ THEN the stages are listed like phases, the longest
     first.
 
-    On the GPU, each stage ends 1 µs later than on the host. There, scatter, replicate and gather take 3 µs instead of 2 µs.
+    Each stage ends 1 µs later on the GPU than on the host, so scatter, replicate and gather take 3 µs instead of 2 µs.
     """
     found = explained(phase_grained(6), data_parallel())
     assert found.summary[-1].endswith("take 9.0 \N{MICRO SIGN}s of a step in B, including waits.")

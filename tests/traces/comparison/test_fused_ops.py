@@ -135,7 +135,7 @@ def test_a_fused_op_is_matched_between_the_same_two_matrix_products() -> None:
     """GIVEN a relu before, between and after two products WHEN the compiled trace has a fused relu kernel in each place THEN
     each relu matches the kernel in its place.
 
-    Without the first fused kernel, the first relu belongs to the nearest one, the second fused kernel.
+    Without the first fused kernel, the first relu belongs to the second fused kernel, which is the nearest one.
     """
     eager = running(("relu", 9), ("mm", 10), ("relu", 5), ("relu", 4), ("bmm", 10), ("relu", 2))
     kernels = [(f"triton_poi_fused_relu_{number}", 1) for number in range(3)]

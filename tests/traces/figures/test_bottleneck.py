@@ -98,8 +98,8 @@ def test_a_busy_gpu_is_the_bottleneck_unless_it_mostly_communicates() -> None:
 
 @pytest.mark.parametrize(("busy_ms", "limit"), [(90, "device"), (89, "other GPUs")])
 def test_a_gpu_that_is_busy_90_percent_of_the_time_does_not_wait_for_other_gpus(busy_ms: int, limit: str) -> None:
-    """GIVEN a GPU that waits for another GPU whenever it is idle WHEN it is busy for 90 % of a step THEN it is the bottleneck
-    itself."""
+    """GIVEN a GPU that waits for another GPU whenever it is idle WHEN this GPU is busy for 90 % of a step THEN it is the
+    bottleneck itself."""
     ahead = replace(OF_DATA, limit="device", busy_share=busy_ms / 100, without_data_ns=100 * MS)
     found = bottleneck(ahead, idle(0, 0, other_gpu=100 - busy_ms, busy_ms=busy_ms))
     assert found is not None and (found.limit, found.gain_ns) == (limit, (100 - busy_ms) * MS)
@@ -125,7 +125,7 @@ def test_copies_without_other_gpu_work_count_as_waits() -> None:
 
 def test_the_possible_gain_is_the_mean_idle_time_per_step() -> None:
     """GIVEN a GPU that is busy for 40 % of the median step WHEN it is busy for 50 % of all steps THEN the possible gain is 50
-    ms of a step of 100 ms. WHEN it is busy for 30 % of all steps THEN the possible gain is 60 ms."""
+    ms of a step of 100 ms. WHEN the GPU is busy for 30 % of all steps THEN the possible gain is 60 ms."""
     no_data = replace(OF_DATA, without_data_ns=100 * MS)
     assert bottleneck(no_data, idle(0, 50, busy_ms=50)) == PaceLimit("host", 50 * MS, 0.5)
     assert bottleneck(no_data, idle(0, 70, busy_ms=30)) == PaceLimit("host", 60 * MS, 0.6)
@@ -133,7 +133,7 @@ def test_the_possible_gain_is_the_mean_idle_time_per_step() -> None:
 
 def test_the_possible_gain_excludes_idle_time_before_the_first_gpu_work() -> None:
     """GIVEN three steps of 20 ms on the host and 50 ms on the GPU WHEN the GPU is always busy after its first work THEN the
-    steps cannot become shorter. The first work starts after 20 ms."""
+    steps cannot become shorter. The first GPU work starts after 20 ms."""
     trace = a_trace(
         [(0, 20), (20, 40), (40, 60)],
         [Work(19, 20, 70), Work(39, 70, 120), Work(59, 120, 170)],

@@ -466,8 +466,8 @@ def test_the_step_time_is_the_host_time_or_gpu_time_that_limits_it() -> None:
 
 
 def test_a_gpu_that_finishes_before_the_host_does_not_fall_behind() -> None:
-    """GIVEN steps whose kernels end before the host ends the step WHEN the kernels end later in each step THEN the GPU does not
-    fall behind."""
+    """GIVEN steps whose kernels end before the host ends the step WHEN the time between both ends shrinks from step to step
+    THEN the GPU does not fall behind."""
     steps = [(0, 100), (100, 200), (200, 300), (300, 400)]
     of = pace(a_trace(steps, [Work(1, 2, 40), Work(101, 102, 160), Work(201, 202, 280), Work(301, 302, 390)]))
     assert of is not None and of.falls_behind_ns == 0

@@ -10,7 +10,7 @@ from traces.model.trace import NONE, Device, Steps, Thread, Trace
 
 
 def _two_ranks() -> Trace:
-    """Return a trace of two ranks with two steps each, in which only rank 0 waits: for a copy, in the first step, from 27 to 30
+    """Return a trace of two ranks with two steps each. Only rank 0 waits: in its first step, it waits for a copy from 27 to 30
     us."""
     trace = training(steps=4)
     trace.devices.append(Device(1, 0, "GPU"))

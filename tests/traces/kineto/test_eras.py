@@ -224,7 +224,7 @@ def test_ops_of_the_main_thread_are_not_part_of_another_threads_backward_pass(
     engine: int, between: list[tuple[str, int, int]]
 ) -> None:
     """GIVEN two batches before one optimizer step WHEN no op has an autograd number THEN the second loss begins where the first
-    backward pass ends. If autograd runs on the main thread, it may have called the op, so no loss begins there."""
+    backward pass ends. If autograd runs on the main thread, autograd may have called the op, so no second loss phase begins."""
     node = "autograd::engine::evaluate_function: MseLossBackward0"
     batches = [
         event
@@ -762,7 +762,8 @@ def test_models_called_without_gradients_after_training_are_evaluation_steps() -
 @pytest.mark.parametrize(("generator_ops", "expected"), [(2, "profiler"), (1, "batches")])
 def test_a_generator_and_a_discriminator_trained_in_one_step_mark_are_one_step(generator_ops: int, expected: str) -> None:
     """GIVEN step marks that each contain an optimizer step of a discriminator and one of a generator WHEN their forward passes
-    have different ops THEN each mark is one step. WHEN both forward passes have one op THEN each optimizer step is a step."""
+    have different numbers of ops THEN each mark is one step. WHEN both forward passes have one op THEN each optimizer step is a
+    step."""
     optimizer = op("Optimizer.step#Adam.step", 20, 5, cat="user_annotation")
     network = [op("aten::mm", 2, 2), op("MmBackward0", 10, 5, tid=8), optimizer]
     generator = [*network, *shifted(network[:1], 3)][: 2 + generator_ops]
@@ -813,7 +814,7 @@ def evaluated(start: float, operands: list[list[int]], *, loader: bool) -> list[
 @pytest.mark.parametrize("shapes", [True, False])
 def test_evaluated_batches_between_training_steps_are_separate_steps(loader: bool, shapes: bool) -> None:
     """GIVEN a training that evaluates two batches between training steps WHEN no modules were recorded THEN both batches are
-    separate steps. The second batch is smaller."""
+    separate steps. The second evaluated batch is smaller than the first."""
     operands = [[[n, 3, 8, 8], [4, 3, 3, 3]] if shapes else [] for n in (32, 7)]
 
     def training(start: float) -> list[Event]:
@@ -1005,7 +1006,7 @@ def test_the_format_version_of_a_file_is_recognized(
 
 def test_a_backward_pass_of_the_compiler_is_not_one_of_the_script() -> None:
     """GIVEN training steps without marks that begin with a compilation WHEN the compiler runs a backward pass to trace the
-    network THEN it does not count as a backward pass of the script."""
+    network THEN this pass does not count as a backward pass of the script."""
 
     def step(start: float) -> list[Event]:
         compiling = op("_compile.compile_inner (dynamo_timed)", start + 10, 80, cat="user_annotation")

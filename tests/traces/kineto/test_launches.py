@@ -173,8 +173,8 @@ def test_python_frames_between_an_op_and_its_launch_call_are_kept() -> None:
 
 
 def test_external_ids_that_copy_the_correlation_ids_are_ignored() -> None:
-    """From torch 1.12 to 2.3, External ids of launch calls are copies of the correlation ids. By chance, other ops have the
-    same ids."""
+    """From torch 1.12 to 2.3, External ids of launch calls are copies of the correlation ids. By chance, some ops have the same
+    External ids."""
     trace = imported(
         op("aten::a", REPLICA, 0, 20, 1),
         op("aten::b", MAIN, 30, 20, 2),
@@ -307,7 +307,7 @@ def test_ids_of_0_do_not_match_kernels_to_launch_calls() -> None:
 
 def test_a_kernel_belongs_to_the_op_with_its_external_id_unless_the_op_begins_later() -> None:
     """GIVEN kernels without launch calls WHEN the op with the same External id begins together with its kernel THEN the op
-    launched the kernel. WHEN the op begins later THEN it did not launch the kernel."""
+    launched the kernel. WHEN the op begins later THEN the op did not launch the kernel."""
     trace = imported(
         op("aten::relu", MAIN, 20, 5, 11),
         op("aten::add", MAIN, 41, 5, 12),

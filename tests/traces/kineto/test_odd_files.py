@@ -467,7 +467,7 @@ def test_an_imported_synchronization_is_assigned_to_the_device_of_its_context() 
 
 def test_a_repeated_step_in_a_file_is_read_once() -> None:
     """GIVEN an op, its call and its kernel that are written twice WHEN the file also contains another op THEN the trace has two
-    ops, two calls and two kernels. Three events are counted as repeated."""
+    ops, two calls and two kernels. The import counts three repeated events."""
     once = [span("aten::mm", 10, 10, External_id=1), call(1, 12) | {"args": {"correlation": 1, "External id": 1}}]
     once.append(kernel(20, 5, 1))
     other = [span("aten::relu", 30, 10, External_id=2), call(2, 32), kernel(40, 5, 2)]
@@ -496,7 +496,7 @@ def test_clocks_disagree_if_every_launch_seems_to_take_milliseconds(
 
 
 def waited_for(late_us: int, *, name: str = "cudaDeviceSynchronize", tid: int = 1, others: Sequence[Event] = ()) -> Trace:
-    """Import a kernel whose end is `late_us` after the end of a call that may wait for it. The call ends at 1000 us."""
+    """Import a kernel that ends `late_us` after a call that may wait for it. The call ends at 1000 us."""
     events = [call(1, 0), kernel(5, 995 + late_us, 1), call(2, 10, 990, name, tid), call(3, 5000), kernel(5010, 5, 3)]
     return imported(*events, *others)
 

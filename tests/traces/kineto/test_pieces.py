@@ -151,7 +151,7 @@ odd = (
 
 @st.composite
 def columns_with_odd_values(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Return calls and kernels. In one field or argument, some of them have odd values."""
+    """Return calls and kernels, some of which have odd values in one field or argument."""
     made = [op("aten::add", 1, 90)]
     for number in range(draw(st.integers(1, 8))):
         place = {"device": 0, "stream": 7, "correlation": number, "bytes": 5}

@@ -222,7 +222,7 @@ def test_recordings_of_two_runs_with_one_process_id_are_not_cycles(
     tmp_path: Path, later_us: int, first_id: int, same: bool
 ) -> None:
     """GIVEN two recordings with process id 7 and rank 0 WHEN they are 5 s apart and have the same correlation ids THEN they are
-    from different runs. With other ids, or 1 s apart, they are cycles of one profiler."""
+    from different runs. Recordings with other ids, or only 1 s apart, are cycles of one profiler."""
     for at, number in ((0, 1), (later_us, first_id)):
         own = [op("ProfilerStep#1", at, 50, cat="user_annotation"), call(number, at + 2), call(number + 1, at + 9)]
         told = {"distributedInfo": {"rank": 0}, "traceEvents": [*own, kernel(number, at + 5, 20)]}
@@ -369,7 +369,7 @@ def test_the_parents_of_events_equal_those_of_a_full_search(drawn: list[tuple[in
 
 
 def test_a_python_frame_without_an_end_lasts_as_long_as_the_enclosing_frame() -> None:
-    """GIVEN a Python frame that seems to last until the end of the recording WHEN its enclosing frame ends at 50 us THEN the
+    """GIVEN a Python frame that seems to last until the end of the recording WHEN the frame around it ends at 50 us THEN the
     inner frame also ends at 50 us. The outermost frame keeps its end. A frame may outlast a range that is not a frame."""
     start, end = np.array([0, 10, 20, 60]) * 1000, np.array([100, 50, 100, 70]) * 1000
     thread = np.zeros(4, "i4")

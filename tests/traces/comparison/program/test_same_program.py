@@ -43,7 +43,7 @@ def test_a_replay_with_other_op_names_is_the_same_program() -> None:
 )
 def test_batch_sizes_are_found_if_tokens_are_the_first_dimension(there: list[str], expected: Both[int] | None) -> None:
     """GIVEN an attention with 4 heads for 8 samples of 12 tokens WHEN the second trace has more samples THEN both batch sizes
-    are found. WHEN it has more tokens THEN no batch size is found."""
+    are found. WHEN the second trace has more tokens THEN no batch size is found."""
     recorded, other = (
         training(made=[Call("aten::add", first, 31, "kernel"), Call("aten::bmm", then, 41, "kernel")])
         for first, then in (["12,8,32", "32,12,12"], there)
@@ -331,7 +331,7 @@ def test_a_trace_without_steps_or_gpu_work_is_identical_to_itself() -> None:
 
 def test_values_that_are_not_a_number_are_equal_in_identical_traces() -> None:
     """GIVEN two recordings whose losses became nan THEN the recordings are identical. A recording with another loss is not
-    identical to them."""
+    identical to these recordings."""
     traces = [training(made=[]) for _ in range(3)]
     for trace, value in zip(traces, (float("nan"), float("nan"), 2.5), strict=True):
         names = {key: [trace.strings.add(text)] for key, text in (("op", "aten::item"), ("dtype", "float32"))}

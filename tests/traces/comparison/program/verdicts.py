@@ -1,4 +1,4 @@
-"""Returns the verdict on two whole traces."""
+"""Contains a function that returns the verdict on two whole traces."""
 
 from __future__ import annotations
 
