@@ -7,7 +7,8 @@
 Note [Process ids are not unique]
     Two runs in containers often have the same process id. The correlation ids of a process rise from cycle to cycle, and begin
     anew in each run. A run takes at least NEW_PROCESS_NS to import torch, so recordings with less time between them are from
-    one process.
+    one process. With TEARDOWN_CUPTI=1, the profiler loads CUPTI again in each cycle, so the correlation ids may begin anew in
+    one process, too. Recordings are then from one process if autograd's sequence numbers on the main thread rise.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from traces.figures.measure import window_ns
 from traces.model.row_order import in_order, lists_by_key, repointed
 from traces.model.trace import NONE, TABLES, Device, Thread, Trace
 
+_Range = tuple[int, int]  # the smallest and the largest number
+
 _STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
 
 
 def cycles_of(
     recordings: Sequence[Trace],
     names: Sequence[tuple[str, int | None]],
-    correlations: Sequence[tuple[int, int] | None],
+    correlations: Sequence[_Range | None],
 ) -> list[list[int]]:
     """For each process, return the indices of its recordings in time order. `names` contains the file name and the rank of each
     recording, and `correlations` the smallest and the largest correlation id."""
@@ -43,12 +46,27 @@ def cycles_of(
         epochal = all(recordings[place].run_of(0).is_epochal for place in group)
         windows = [window_ns(recordings[place]) for place in ordered]
         apart = all(one[1] <= other[0] for one, other in pairwise(windows))
-        begins_anew = any(
-            windows[place + 1][0] - windows[place][1] >= NEW_PROCESS_NS and earlier and later and later[0] <= earlier[1]
-            for place, (earlier, later) in enumerate(pairwise(correlations[place] for place in ordered))
-        )
+        pairs = pairwise((recordings[place], correlations[place]) for place in ordered)
+        begins_anew = any(_is_new_process(*pair) for pair in pairs)
         found += [ordered] if epochal and apart and not begins_anew else [[place] for place in group]
     return found
+
+
+def _is_new_process(earlier: tuple[Trace, _Range | None], later: tuple[Trace, _Range | None]) -> bool:
+    # see Note [Process ids are not unique]
+    (one, ids), (other, later_ids) = earlier, later
+    if ids is None or later_ids is None or window_ns(other)[0] - window_ns(one)[1] < NEW_PROCESS_NS:
+        return False
+    numbers, later_numbers = _sequence_numbers(one), _sequence_numbers(other)
+    goes_on = numbers is not None and later_numbers is not None and numbers[1] <= later_numbers[0]
+    return later_ids[0] <= ids[1] and not goes_on
+
+
+def _sequence_numbers(recording: Trace) -> _Range | None:
+    """Return the smallest and the largest sequence number of autograd on the main thread."""
+    main = [row for row, thread in enumerate(recording.threads) if thread.role == "main"]
+    numbers = recording.host.sequence[np.isin(recording.host.thread, main) & (recording.host.sequence != NONE)]
+    return (int(numbers.min()), int(numbers.max())) if len(numbers) else None
 
 
 def _process(recording: Trace, file: str, rank: int | None) -> Hashable:

@@ -216,15 +216,27 @@ def test_profiler_cycles_of_a_process_are_joined_in_order(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("later_us", "first_id", "same"), [(5_000_000, 5, True), (5_000_000, 1, False), (1_000_000, 1, True)]
+    ("later_us", "first_id", "numbers", "same"),
+    [
+        (5_000_000, 5, (None, None), True),
+        (5_000_000, 1, (None, None), False),
+        (1_000_000, 1, (None, None), True),
+        (5_000_000, 1, (40, 60), True),
+        (5_000_000, 1, (40, 40), False),
+        (5_000_000, 5, (40, 40), True),
+    ],
 )
 def test_recordings_of_two_runs_with_one_process_id_are_not_cycles(
-    tmp_path: Path, later_us: int, first_id: int, same: bool
+    tmp_path: Path, later_us: int, first_id: int, numbers: tuple[int | None, int | None], same: bool
 ) -> None:
     """GIVEN two recordings with process id 7 and rank 0 WHEN they are 5 s apart and have the same correlation ids THEN they are
-    from different runs. Recordings with other ids, or only 1 s apart, are cycles of one profiler."""
-    for at, number in ((0, 1), (later_us, first_id)):
+    from different runs. Recordings with other ids, with rising sequence numbers of autograd, or only 1 s apart, are cycles of
+    one profiler."""
+    for at, number, first in zip((0, later_us), (1, first_id), numbers, strict=True):
         own = [op("ProfilerStep#1", at, 50, cat="user_annotation"), call(number, at + 2), call(number + 1, at + 9)]
+        if first is not None:
+            own += [op("aten::mm", at + 20 + 5 * more, 4, Sequence_number=first + more) for more in (0, 1)]
+            own.append(op("aten::mm", at + 32, 4, tid=9, Sequence_number=1))  # other threads have other numbers
         told = {"distributedInfo": {"rank": 0}, "traceEvents": [*own, kernel(number, at + 5, 20)]}
         (tmp_path / f"host_7.{T0 + at}.pt.trace.json").write_bytes(orjson.dumps(told))
     if same:
