@@ -182,7 +182,7 @@ class SurfaceGpu(FakeGpu):
 
 
 def use(devices: int = 1, name: str = "Tesla V100-SXM2-16GB", **properties: Any) -> SurfaceGpu:
-    """Make a fake GPU the virtual GPU of this process, so that the script's first use of CUDA finds it."""
+    """Make a fake GPU the virtual GPU of this process. The script's first use of CUDA finds this GPU."""
     fake = SurfaceGpu(devices, name, **properties)
     state.start(lambda: fake)  # type: ignore[arg-type, return-value]
     return fake

@@ -56,7 +56,7 @@ def begin(rank: int, size: int, folder: Path, trace: Trace, clock: Clock, timeou
 
 
 def end(path: Path) -> Trace:
-    """Destroy the group, write the timeline, and return it."""
+    """Destroy the group, write the timeline, and return the timeline."""
     gpu = state.gpu()
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -66,7 +66,7 @@ def end(path: Path) -> Trace:
 
 
 def _ended(rank: int, child: int, folder: Path) -> str:
-    """Wait until a rank ends after another rank failed, or kill it after five seconds, and return its traceback."""
+    """Wait up to five seconds for the end of a rank after another rank failed, then kill the rank. Return its traceback."""
     until_s = time.monotonic() + 5
     while not (done := os.waitpid(child, os.WNOHANG))[0]:
         if time.monotonic() > until_s:

@@ -167,7 +167,7 @@ RecordedPhases = list[tuple[str, int, int]]
 
 
 def make_recording(phases: RecordedPhases, ops: list[Op], *, steps: int = 1, period_us: int = 0) -> Trace:
-    """Return a recording of kernels on one device, whose steps all have the same ops and phases (name, start, end in us)."""
+    """Return a recording of kernels on one device. All steps have the same ops and phases (name, start, end in us)."""
     return recording_of([(StepKind.STEADY, phases, ops)] * steps, period_us=period_us)
 
 

@@ -74,7 +74,8 @@ def main() -> None:
     state.start(SurfaceGpu)  # type: ignore[arg-type]
     backend.register()
     install_all(torch)
-    # Inductor of PyTorch 2.10 to 2.12 asks whether CUDA is available. CUDA would then know one GPU in all tests.
+    # Inductor of PyTorch 2.10 to 2.12 asks whether CUDA is available. Without this patch, CUDA would have one GPU in all
+    # tests.
     with temporarily_set(torch.cuda, is_available=lambda: True):
         # These modules are imported by many tests, or by torch when it first computes the shape of a result.
         import hypothesis  # noqa: F401

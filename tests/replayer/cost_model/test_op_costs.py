@@ -395,7 +395,7 @@ def test_a_softmax_over_an_earlier_dimension_has_few_blocks_of_threads(op: str, 
 
 
 def test_a_softmax_over_channels_of_large_images_has_many_blocks_of_threads() -> None:
-    """The scores of 21 classes for 16 images of 513 x 513 pixels are limited by the memory bandwidth."""
+    """The memory bandwidth limits a softmax over 21 classes for 16 images of 513 x 513 pixels."""
     costs, scores = OpCosts(card_of("NVIDIA H100 80GB HBM3")), (16, 21, 513, 513)
     times_ns = [costs.estimate("log_softmax", (scores,), "float32", option=dim).ns for dim in (1, 3)]
     assert times_ns[0] == times_ns[1] >= 2 * 4 * 16 * 21 * 513 * 513 / costs.card.memory_gbps

@@ -108,7 +108,7 @@ def test_repeated_steps_give_the_same_addresses_and_statistics_as_single_request
             memory.empty_cache()
     for _ in range(6):
         twin.step(other, kept)
-    # THEN the results are as if each step had been executed
+    # THEN the results equal those of single requests
     twin.compare()
 
 

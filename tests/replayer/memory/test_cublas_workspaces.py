@@ -54,7 +54,7 @@ def test_the_first_matrix_product_allocates_the_workspace_and_later_ones_reuse_i
 
 
 def test_pytorch_2_11_keeps_one_mib_more_at_the_first_product_with_a_bias() -> None:
-    """The values were measured with PyTorch 2.11 and 2.12."""
+    """The kept sizes were measured with PyTorch 2.11 and 2.12."""
     half = partial(torch.ones, device="cuda", dtype=torch.float16)
     for torch_release, more_bytes in (("2.11.0+cu130", MIB), ("2.12.1+cu130", 0)):
         keeping(torch=torch_release)

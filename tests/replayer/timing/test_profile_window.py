@@ -158,7 +158,7 @@ def test_each_thread_keeps_the_times_of_its_ops_and_stays_between_those_of_other
         span("aten::mm", "cpu_op", own_us + 100, 10.0),
         span("aten::add", "cpu_op", own_us + 50, 10.0, thread=PID + 1),
         span("with the second thread", "user_annotation", own_us + 50, 1.0),
-        # This range would begin at 206 us. It is interpolated between 130 us (60 us on Kineto's clock) and 300 us (100 us).
+        # The interpolated start of this range is within the copy, which lasts from 200 to 210 us.
         span("within the copy", "user_annotation", own_us + 76.5, 20.0),
     ]
     base_ns = 9_000_000 - earlier_us * 1_000

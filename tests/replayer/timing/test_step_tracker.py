@@ -294,8 +294,8 @@ def test_a_module_called_without_gradients_in_a_training_step_takes_training_tim
 
 
 def test_ops_before_a_step_is_known_to_be_evaluation_take_their_time_once() -> None:
-    # GIVEN a script that normalizes each batch before it calls the model. Both kinds of recorded steps do the same WHEN the
-    # script begins with training, although the recording begins with validation
+    # GIVEN a script that normalizes each batch before it calls the model, like the recorded steps WHEN the script begins with
+    # training, although the recording begins with validation
     normalise = Op("aten::sub", 62, 4, kernel=(66, 5))
     trained = [*TRAIN_OPS[:1], Op("aten::sub", 121, 4, kernel=(126, 6)), *TRAIN_OPS[1:]]
     evaluated = [*EVALUATION_OPS[:1], normalise, *EVALUATION_OPS[1:]]

@@ -37,7 +37,7 @@ class Event(NamedTuple):
 
 @dataclass
 class Extent:
-    """Memory that was free when the recording began."""
+    """Contains the start and the end of memory that was free when the recording began."""
 
     start: int
     end: int
@@ -74,7 +74,7 @@ def device_events(path: Path) -> list[Event]:
 
 
 def free_at_start(events: list[Event]) -> list[Extent]:
-    """Return the memory of blocks that is not in a segment allocated during the recording."""
+    """Return the memory of blocks that is outside of the segments allocated during the recording."""
     segments: list[tuple[int, int]] = []
     touched: list[Extent] = []
     reserved_bytes = events[0].reserved_bytes
@@ -89,7 +89,8 @@ def free_at_start(events: list[Event]) -> list[Extent]:
     extents: list[Extent] = []
     for extent in sorted(touched, key=lambda e: (e.small, e.start)):
         last = extents[-1] if extents else None
-        # Segments begin at multiples of 2 MiB. Two adjacent segments count as two until a choice shows otherwise.
+        # Segments begin at multiples of 2 MiB. Two adjacent segments stay separate until a recorded choice shows that they are
+        # one.
         adjoins = last is not None and extent.start == last.end and extent.start % SEGMENT_STEP != 0
         if last is not None and last.small == extent.small and (extent.start < last.end or adjoins):
             last.end = max(last.end, extent.end)
@@ -99,7 +100,7 @@ def free_at_start(events: list[Event]) -> list[Extent]:
 
 
 class _RecordedSegments:
-    """Replaces our address space, so that new segments get the recorded addresses."""
+    """Replaces our address space. New segments get the recorded addresses."""
 
     def __init__(self) -> None:
         self.recorded: int | None = None
@@ -176,7 +177,7 @@ class Replay:
 def fitted(events: list[Event], extents: list[Extent]) -> tuple[list[Extent], int]:
     """Return the extents with their ends moved as far as the recorded choices require, and the number of moves.
 
-    Stop early at a choice that no end explains.
+    Stop early if no end of an extent explains a recorded choice.
     """
     moves = 0
     while (surprise := Replay(events, extents).surprise()) is not None:

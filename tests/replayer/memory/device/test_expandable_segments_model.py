@@ -33,7 +33,7 @@ class Span(NamedTuple):
 
 
 class Range:
-    """A range of addresses that starts at `base`.
+    """Contains a range of addresses that starts at `base`.
 
     In a plain segment, `page` is the size of the segment. `kind` is (stream, small).
     """

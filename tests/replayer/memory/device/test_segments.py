@@ -13,7 +13,7 @@ TOP = 0x7F80_0000_0000
 
 
 def below_top(addresses: DriverAddresses, *sizes_mib: int) -> list[int]:
-    """Take segments, and return for each segment how many MiB below the top of the address space it begins."""
+    """Take segments, and return how many MiB below the top of the address space each segment begins."""
     return [(TOP - addresses.allocate(size * MIB)) // MIB for size in sizes_mib]
 
 
