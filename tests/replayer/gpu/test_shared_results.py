@@ -45,8 +45,8 @@ def test_a_rank_waits_for_the_rank_that_computes_a_result() -> None:
 
 
 def test_a_rank_waits_once_for_a_result_that_never_comes() -> None:
-    """GIVEN a rank that has looked up a key without adding a value WHEN another rank looks up the key twice THEN the second
-    rank waits 25 ms the first time, and does not wait the second time."""
+    """GIVEN a rank that has looked up a key without adding a value WHEN another rank looks up this key THEN the second rank
+    waits 25 ms. At its next look-up, it does not wait."""
     results = SharedResults(1 << 12)
     _in_a_fork(results.find, b"key")
     took_s = []

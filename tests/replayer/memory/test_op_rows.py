@@ -21,7 +21,7 @@ def _rows(row: int, next_row: int) -> OpRows:
     [(2, 1_000), (5, 1_000), (8, 1_003), (9, 2_000), (11, 2_002), (12, 2_003), (13, 2_004), (30, 2_004)],
 )
 def test_ops_played_last_and_ops_that_wait_have_consecutive_rows(op: int, row: int) -> None:
-    """An op from an earlier batch gets the first row of the last batch, and a later op gets the row after the waiting ops."""
+    """An op from an earlier batch gets the first row of the last batch. An op after the waiting ops gets the row after them."""
     rows = _rows(1_000, 2_000)
     assert rows.launched_count() == 13
     one, counted_from_2, two = (

@@ -28,8 +28,8 @@ def taken(of: RegionMemory | TensorAllocator, size_bytes: int) -> AllocationHand
 
 
 def test_results_of_a_compiled_region_take_recorded_blocks() -> None:
-    """GIVEN a recorded call with a temporary block of 1024 bytes and a lasting block of 2048 bytes WHEN the replayed call
-    returns 2000 bytes THEN the result takes the lasting block, and the peak is 3072 bytes."""
+    """GIVEN a recorded call with a temporary block and a lasting block WHEN the call is replayed THEN its result takes the
+    lasting block. The peak is 1024 + 2048 bytes, as recorded."""
     device = allocator()
     memory = RegionMemory(device, 0)
     with memory.uncounted(workspaces=False):
@@ -111,8 +111,8 @@ def test_cublas_workspaces_count_as_memory_except_in_cuda_graphs() -> None:
 
 
 def test_a_recorded_cublas_workspace_is_not_allocated_a_second_time() -> None:
-    """GIVEN a recorded call that kept a cuBLAS workspace of 8 MiB and a block of 512 bytes WHEN a replay with its own
-    workspaces takes the recorded blocks THEN the device has only the block of 512 bytes."""
+    """GIVEN a recorded call that kept a cuBLAS workspace and a block WHEN the replay allocates its own workspaces THEN it
+    takes only the recorded block."""
     device = allocator()
     memory = RegionMemory(device, 0, workspaces=(8 * MIB,))
     memory.play([BlockRequest(8 * MIB, 0, True, 1), BlockRequest(512, 1, True, 1)])

@@ -46,8 +46,8 @@ def test_a_step_replays_a_recorded_step_with_as_many_passes(kinds: str) -> None:
 
 
 def test_a_step_with_backward_passes_in_a_row_replays_a_profiled_step_of_its_kind() -> None:
-    """GIVEN alternating steps of two trainers, one of which computes two gradients in a row WHEN only the profile shows a
-    phase between these gradients THEN the steps of each trainer still replay this trainer's profiled step."""
+    """GIVEN alternating steps of two trainers, one with two backward passes in a row WHEN only its profile shows a phase
+    between these passes THEN each trainer's steps still replay the profiled step of this trainer."""
     row: RecordedPhases = [("forward", 0, 20), ("backward", 20, 40), ("loss", 40, 60), ("backward", 60, 90)]
     shown: RecordedPhases = [*row[:1], ("backward", 20, 25), ("other", 25, 30), ("backward", 30, 40), *row[2:]]
     mm = [Op("aten::mm", 2, 5, (10, 5))]

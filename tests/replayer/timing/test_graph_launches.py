@@ -193,9 +193,9 @@ def test_two_graphs_with_the_same_number_of_kernels_take_separate_recorded_graph
 
 
 def test_graphs_of_one_phase_are_matched_in_order_of_their_kernel_counts() -> None:
-    """GIVEN recorded graphs of nine and of four kernels in one phase WHEN each step launches a graph of three ops and a graph
-    of one op THEN the graph of three ops takes the nine kernels. On the recorded GPU, an op may launch several kernels, so the
-    number nearest to three does not decide."""
+    """GIVEN recorded graphs of nine and of four kernels in one phase WHEN a script launches graphs of three ops and of one op
+    THEN the larger graph takes the nine kernels. On the recorded GPU, an op may launch several kernels, so the number nearest
+    to three does not decide."""
 
     def recorded(at: int, count: int, us: int) -> Op:
         kernels = [Op("", at + 1, 1, kernel=(at + 8 + us * i, us), shapes=()) for i in range(count)]

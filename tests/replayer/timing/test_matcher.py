@@ -1,5 +1,4 @@
-"""Tests how calls of a script are matched with recorded calls: the order, the kinds of match, and the single use of each
-recorded time."""
+"""Tests how calls of a script are matched with recorded calls. No recorded time is used twice."""
 
 from __future__ import annotations
 

@@ -140,8 +140,8 @@ def test_spans_of_a_thread_without_virtual_ops_stay_between_the_ops_of_the_main_
 
 @pytest.mark.parametrize("earlier_us", [0, 2_000])
 def test_each_thread_keeps_the_times_of_its_ops_and_stays_between_those_of_other_threads(earlier_us: int) -> None:
-    """GIVEN two threads with ops, and a third thread with an op that Kineto did not record WHEN a range begins with the second
-    thread's op on Kineto's clock THEN it also begins with this op on the virtual clock.
+    """GIVEN two threads with ops, and a third thread that Kineto did not record WHEN a range begins with an op of the second
+    thread on Kineto's clock THEN the range also begins with this op on the virtual clock.
 
     A range that begins within an op unknown to Kineto begins at the end of this op. Kineto's base time may be earlier.
     """
@@ -186,8 +186,8 @@ def test_an_op_lasts_until_the_end_of_a_wait_that_begins_at_its_end(wait_ns: int
 
 
 def test_the_launches_of_an_op_divide_its_time_equally() -> None:
-    """GIVEN an op of 90 ns with two kernels THEN each launch takes a third of the op. An op of 1 ns with three kernels is
-    extended to 4 ns, with 1 ns for each launch and 1 ns after them."""
+    """GIVEN an op of 90 ns with two kernels THEN each launch takes a third of the op. An op of 1 ns with three kernels becomes
+    4 ns long: 1 ns for each launch, and 1 ns after the launches."""
     window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main")])
     kernel = window.strings.add("gemm")
     window.host = HostSpans.of(thread=[0] * 2, kind=[HostKind.OP] * 2, start_ns=[100, 300], duration_ns=[90, 1])

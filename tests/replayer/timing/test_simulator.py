@@ -337,9 +337,8 @@ def test_a_phase_grained_trace_paces_host_and_device_by_its_phases() -> None:
 
 
 def test_a_phase_that_overlaps_an_earlier_phase_gets_only_the_remaining_time() -> None:
-    """GIVEN a copy on a second stream that overlaps the whole forward pass and 50 us of the backward pass WHEN the recording
-    is replayed THEN the forward pass takes no time, and the backward pass takes 150 us. The times between events are as
-    recorded."""
+    """GIVEN a copy on a second stream that overlaps the forward pass and 50 us of the backward pass WHEN the phases are
+    replayed THEN the forward pass takes no time. The backward pass takes 150 us. The times between events are as recorded."""
     trace = phase_grained()
     trace.phases.device = trace.phases.device * 0
     copies = trace.phases.name == trace.strings.find("h2d")

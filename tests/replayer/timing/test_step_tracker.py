@@ -501,8 +501,8 @@ def test_a_step_with_a_phase_takes_the_recorded_step_that_has_this_phase() -> No
 
 
 def test_a_step_with_new_shapes_takes_the_recorded_step_with_the_most_similar_shapes() -> None:
-    """GIVEN a recorded step with batch 4 and another with batch 16 WHEN the script has batches of 14 and 5 THEN batches of 14
-    take the times of batch 16, and batches of 5 take the times of batch 4."""
+    """GIVEN recorded steps with batch 4 and batch 16 WHEN the script has batches of 14 and 5 THEN they take the times of batch
+    16 and batch 4."""
     large = [*(replace(op, shapes=((16, 4),)) for op in TRAIN_OPS[:-1]), TRAIN_OPS[-1]]
     phases = TRAIN_PHASES[1:]
     stage = Stage(recording_of([(StepKind.PROFILED, phases, TRAIN_OPS), (StepKind.PROFILED, phases, large)]))

@@ -102,9 +102,9 @@ def test_addresses_of_a_ddp_rank_agree_as_long_as_the_recording_determines_them(
     """The recording contains 26 770 memory events of one DDP rank.
 
     The recording does not show the streams of its blocks, or when a block that NCCL used became free. It begins with 8.3 GiB
-    of cached memory and uses only 2.8 GiB of this memory, so the free memory of each stream is partly unknown. All addresses
-    of the first 1 410 events agree. After these events, our allocator chooses other blocks, so the totals differ by the
-    unsplit remainders of the blocks.
+    of cached memory and uses only 2.8 GiB of them. So the free memory of each stream is partly unknown. All addresses of the
+    first 1 410 events agree. After these events, our allocator chooses other blocks, so the totals differ by the unsplit
+    remainders of the blocks.
     """
     events = device_events(shared_traces / "v100_ddp_memory_rank1of2.json.gz")
     extents, _ = fitted(events, free_at_start(events))
