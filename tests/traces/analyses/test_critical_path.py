@@ -127,8 +127,8 @@ def test_the_critical_path_is_computed_for_a_step_that_follows_another_step() ->
 
 
 def test_the_critical_path_can_continue_with_the_first_kernel_of_another_stream() -> None:
-    """GIVEN a kernel on stream 8 from 10 to 50 us WHEN the first kernel on stream 7 starts at 55 us, although it was launched
-    earlier THEN the critical path continues with the kernel on stream 8."""
+    """GIVEN a kernel on stream 8 that ends at 50 us WHEN the first kernel on stream 7 starts at 55 us THEN both kernels are on
+    the critical path. The kernel on stream 7 was launched long before."""
     calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in range(2)]
     trace = recorded(calls, [(0, 8, "a", 10, 50, 0), (0, 7, "b", 55, 90, 1)])
     trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[20 * US])

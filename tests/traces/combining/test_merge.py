@@ -409,8 +409,8 @@ def test_a_phase_is_compared_alone_if_it_does_not_contain_the_missing_time() -> 
 
 
 def test_a_profiled_evaluation_does_not_decide_whether_phases_of_training_begin_at_the_same_place() -> None:
-    """GIVEN a long evaluation step whose forward pass begins at the same time in recording and profile WHEN the forward pass of
-    a training step begins earlier in the profile THEN the phases of the training step are scaled together."""
+    """GIVEN a long evaluation step with the same phases in recording and profile WHEN the forward pass of a training step
+    begins earlier in the profile THEN the phases of the training step are scaled together."""
     kinds = [StepKind.STEADY, StepKind.PROFILED, StepKind.EVALUATION]
     recording, profile = (made([0, 1000, 2600], [800, 1600, 160_000], kinds, 0, other=0.4, forward=0.6) for _ in range(2))
     lasts_ns = profile.phases.duration_ns
@@ -449,7 +449,7 @@ def test_the_profiler_slowdown_uses_training_steps_or_else_inference_steps() -> 
 
 def test_ops_before_a_wait_for_data_do_not_count_as_data_loading() -> None:
     """GIVEN a profile with ops before the loader, such as an average of the weights WHEN the recorder counted these ops as
-    loading in clean steps THEN the merged trace has them before the loader in clean steps, too."""
+    loading THEN the merged clean steps show them before the loader, too."""
     kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.PROFILED, StepKind.STEADY, StepKind.EVALUATION]
     recording = made([0, 1000, 2000, 3000, 4000], [1000] * 5, kinds, 0, loader=0.5, backward=0.5)
     recording.phases.device_start_ns = recording.phases.start_ns + 10

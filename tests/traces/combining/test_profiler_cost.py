@@ -240,8 +240,8 @@ def test_profiled_steps_are_compared_only_with_unprofiled_steps_of_the_same_work
 
 
 def test_profiler_cost_compares_steps_that_have_the_same_phases() -> None:
-    """GIVEN a second profile of one step that has no phase "other" WHEN the clean steps after it have this phase THEN these
-    clean steps are compared with the first profile, which also has the phase "other". The cost of one op is 200 - 150 ns."""
+    """GIVEN a second profile without the phase "other" WHEN the clean steps after it have this phase THEN these clean steps are
+    compared with the first profile, which also has it. The cost of one op is 200 - 150 ns."""
     usual: list[Step] = [(StepKind.STEADY, [("other", 50), ("forward", 150)])] * 6
     profiled: list[Step] = [(StepKind.PROFILED, [("other", 50), ("forward", 200)])] * 3
     early: list[Step] = [(StepKind.STEADY, [("other", 50), ("forward", 100)])] * 4
@@ -254,8 +254,8 @@ def test_profiler_cost_compares_steps_that_have_the_same_phases() -> None:
 
 
 def test_the_profiler_cost_ignores_steps_with_an_unusual_number_of_ops() -> None:
-    """GIVEN clean steps of 100 ns and profiled steps of 200 ns with one op WHEN two other profiled steps have one more op and
-    take 1000 ns THEN the cost of an op is still 100 ns. A single slow step of 900 ns does not change the cost."""
+    """GIVEN clean steps of 100 ns and profiled steps of 200 ns with one op WHEN two profiled steps have two ops and take 1000
+    ns THEN the cost of an op is still 100 ns. A single slow step of 900 ns does not change the cost."""
     lasts_ns = [200, 200, 900, 1000, 1000]
     trace = recorded(
         [(StepKind.STEADY, [("forward", 100)])] * 3 + [(StepKind.PROFILED, [("forward", lasts)]) for lasts in lasts_ns]
@@ -306,8 +306,8 @@ def test_the_profiler_cost_per_op_excludes_waits_for_the_gpu() -> None:
 
 
 def test_with_concurrent_threads_the_cost_of_ops_is_limited_by_the_slowdown() -> None:
-    """GIVEN a cost of 600 ns per op in the backward pass WHEN the 100 ops of a DataParallel forward pass became only 10 us
-    slower THEN the cost of these ops is limited to this slowdown and its noise."""
+    """GIVEN a cost of 600 ns per op in the backward pass WHEN the forward pass of DataParallel became only 10 us slower THEN
+    the cost of its 100 ops is limited to this slowdown and its noise."""
     ops = {"forward": 100, "backward": 200}
     trace = slowed(600, ops, {"forward": 300_000, "backward": 600_000}, longer_ns={"forward": -50_000})
     for step in range(8):

@@ -47,8 +47,8 @@ def test_a_rank_is_represented_by_the_training_process_and_not_by_a_loader_worke
 
 
 def test_a_process_that_used_the_gpu_is_preferred_to_the_main_process() -> None:
-    """GIVEN several processes of one rank that all trained THEN a process that used the GPU is chosen first, then the main
-    process, then the process with more steps, and then the process with more GPU work."""
+    """GIVEN several processes of one rank that all trained THEN a process that used the GPU is preferred, then the main
+    process. Otherwise, the numbers of steps and the GPU work decide."""
     idle, two, one = as_rank(0, 0, steps=2), as_rank(0, 0, steps=2), as_rank(0, 0)
     idle.device, idle.phases.device[:] = DeviceSpans.empty(), NONE
     assert process_of_each_rank({5: idle, 7: one}, main=5) == {0: 7}

@@ -105,8 +105,8 @@ def test_evaluation_steps_are_compared_separately_if_both_traces_have_them() -> 
 def test_mean_step_times_are_compared_if_the_long_steps_of_one_trace_take_most_of_its_time(
     long_us: int, means: tuple[float, float] | None
 ) -> None:
-    """GIVEN a trace with steps of 100 us WHEN three of eight steps of the second trace take longer by `long_us` THEN the means
-    are compared if the mean of the second trace is at least twice its median."""
+    """GIVEN a trace with steps of 100 us WHEN three of eight steps of the second trace are longer THEN the means are compared
+    if the second mean is at least twice the second median."""
     found = compare(training(steps=8), training(steps=8, jitter_us=(0, 0, long_us, 0, long_us, long_us, 0, 0))).steps
     assert (found.recorded_median_ns, found.replayed_median_ns) == (100 * US, 100 * US)
     expected = (None, None) if means is None else tuple(round(of * US) for of in means)
@@ -278,7 +278,7 @@ def test_the_memory_of_each_rank_is_compared_separately() -> None:
     assert list(compare(trace, trace).memory) == ["rank 0 cuda:0", "rank 1 cuda:0"]
 
 
-# --- what changed
+# --- changed kernels and ops
 
 
 def test_changes_are_per_step_and_do_not_depend_on_the_length_of_a_trace() -> None:
@@ -407,7 +407,7 @@ def test_comparing_profiled_steps_with_unprofiled_steps_gives_a_warning() -> Non
     assert compare(ours, profile).problems == Both([], [])
 
 
-# --- recordings that lack GPU work
+# --- recordings without some or all GPU work
 
 
 def test_equal_step_times_do_not_pass_if_kernels_are_missing() -> None:

@@ -116,8 +116,8 @@ def test_slower_kernels_are_named_with_their_counts() -> None:
 
 
 def test_explain_names_a_slower_op_but_not_its_renamed_kernel() -> None:
-    """GIVEN a convolution of 10 µs by cuDNN WHEN the second trace has a convolution of 30 µs by MIOpen THEN the op is named as
-    slower, although its name and the name of its kernel differ."""
+    """GIVEN a convolution by cuDNN WHEN the second trace has a slower convolution by MIOpen THEN the op is named as slower,
+    although its name and the name of its kernel differ."""
     other = training()
     other.device.duration_ns[1::5] = 30_000
     names = {"volta_sgemm_nn": "Cijk_Ailk_Bljk_S_B", "aten::cudnn_convolution": "aten::miopen_convolution"}
@@ -191,8 +191,8 @@ def test_the_tolerance_does_not_decide_which_reason_is_the_largest(tolerance: fl
 
 
 def test_explain_compares_the_copies_that_do_not_overlap_with_compute() -> None:
-    """GIVEN a kernel of 10 ms and a copy of 6 ms per step WHEN the copy runs before the kernel in A, and during the kernel in B
-    THEN B waits 6 ms less for copies. Waits below 2 % of a step are also compared."""
+    """GIVEN a kernel of 10 ms and a copy of 6 ms per step WHEN the copy runs before the kernel in A and during the kernel in B
+    THEN B waits 6 ms less. Waits below 2 % of a step are also compared."""
 
     def copying(step_ms: float, kernel_ms: float) -> Trace:
         starts = [step * step_ms for step in range(4)]

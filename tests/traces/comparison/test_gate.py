@@ -71,7 +71,7 @@ def test_a_script_that_compiles_nothing_has_no_graph_breaks(tmp_path: Path) -> N
 
 def test_the_memory_budget_compares_the_rise_per_step_if_totals_are_not_comparable(tmp_path: Path) -> None:
     """GIVEN a recording with a summed peak of 2 MiB and a replay with a recorded peak of 3 MiB WHEN a step adds 1 MiB in both
-    traces THEN the change of the memory peak is 0 %."""
+    traces THEN the memory peak has changed by 0 %."""
     memory = MemoryComparison(2 << 20, 3 << 20, "summed", "recorded", 1 << 20, 1 << 20, 3 << 20)
     compared = replace(compare(training(), replay_of(training())), memory={"cuda:0": memory})
     budgets = read_budgets(written(tmp_path, 'memory_peak = "2.9 MiB"', 'memory_peak_change = "0 %"'))

@@ -288,8 +288,8 @@ def test_the_gpu_limits_the_step_if_the_host_waits_for_it() -> None:
 
 
 def test_overlapping_work_of_two_streams_is_counted_once_as_busy() -> None:
-    """GIVEN steps of 10 ms with 10.5 ms of work on two streams WHEN the work of a step overlaps with the next step for 1 ms
-    THEN the GPU is busy for 95 % of the time."""
+    """GIVEN steps of 10 ms with 10.5 ms of work on two streams WHEN 1 ms of this work overlaps with the next step THEN the GPU
+    is busy for 95 % of the time."""
     work = [one for t in (0, 10, 20) for one in (Work(t + 0.1, t + 0.2, t + 6.2), Work(t + 0.2, t + 6.7, t + 11.2, stream=8))]
     of = pace(a_trace([(0, 10), (10, 20), (20, 30)], work))
     assert of is not None

@@ -92,7 +92,7 @@ def test_timestamps_rounded_to_float64_are_read_as_decimal_fractions() -> None:
     assert trace.host.duration_ns.tolist() == [63500, 1000]
 
 
-# --- links
+# --- links between ops, calls and kernels
 
 
 def test_an_external_id_that_equals_the_correlation_id_is_ignored() -> None:
@@ -432,7 +432,7 @@ def test_an_op_with_gradients_between_backward_passes_begins_a_forward_pass() ->
 
 def test_a_metric_between_two_backward_passes_does_not_begin_the_second_forward_pass() -> None:
     """GIVEN a metric after a backward pass, such as `output.mean().item()` in PyTorch's DCGAN example WHEN a module is called
-    before the next backward pass THEN the second forward pass begins with the module, as in the recorder."""
+    next THEN the second forward pass begins with the module, as in the recorder."""
     backward = op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)
     first = [numbered("aten::mm", 10, 5), backward]
     metric, module = numbered("aten::mean", 45, 6), op("nn.Module: Net_0", 58, 10, cat="user_annotation")
@@ -914,7 +914,7 @@ def test_memory_events_are_assigned_to_their_device_or_the_host() -> None:
     assert trace.devices[0].index == 1
 
 
-# --- odd events
+# --- malformed events
 
 
 def test_malformed_events_are_repaired_or_skipped_and_counted() -> None:

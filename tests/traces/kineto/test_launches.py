@@ -56,7 +56,7 @@ def chain(trace: Trace, kernel_name: str) -> list[str]:
     return names
 
 
-# --- no ids
+# --- profiles without ids
 
 
 @pytest.mark.parametrize(("stream", "start", "launched"), [(7, 22, True), (8, 22, False), (7, 9, False)])
@@ -214,7 +214,7 @@ def test_if_two_ops_have_the_same_external_id_the_enclosing_op_is_used() -> None
     assert chain(trace, "second")[-1] == "aten::second@100"
 
 
-# --- correlations
+# --- correlation ids
 
 
 def test_external_ids_distinguish_two_calls_with_the_same_correlation_id() -> None:
@@ -244,7 +244,7 @@ def test_a_driver_call_within_a_runtime_call_is_not_a_second_launch() -> None:
     assert trace.problems == {}
 
 
-# --- backlog
+# --- work launched before the recording
 
 
 def test_kernels_before_the_first_kernel_with_a_launch_call_predate_the_recording() -> None:
@@ -288,7 +288,7 @@ def test_gpu_time_of_a_phase_excludes_work_launched_before_the_recording() -> No
     assert trace.phases.device_start_ns.min() == 1_300_000 and trace.phases.device_end_ns.max() == 1_340_000
 
 
-# --- ids of 0, and bounds
+# --- ids of 0, and the latest event with an id
 
 
 def test_ids_of_0_do_not_match_kernels_to_launch_calls() -> None:

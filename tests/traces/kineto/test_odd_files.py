@@ -53,7 +53,7 @@ def busy_us(trace: Trace) -> float:
     return Intervals(work.start_ns, work.end_ns).total_ns / 1000
 
 
-# --- durations that cannot be true
+# --- impossible durations
 
 
 def test_a_kernel_that_overlaps_six_later_kernels_is_ignored() -> None:
@@ -265,7 +265,7 @@ def test_events_without_a_category_are_classified_or_counted_as_problems(categor
     assert trace.host.kind.tolist() == [HostKind.RUNTIME, HostKind.OTHER]
 
 
-# --- whole files
+# --- files of other programs, and several recordings in one file
 
 
 @pytest.mark.parametrize(
@@ -462,7 +462,7 @@ def test_an_imported_synchronization_is_assigned_to_the_device_of_its_context() 
     assert [device.index for device in imported(call(1, 0), work, sync).devices] == [0, 1]
 
 
-# --- events that a file contains twice, and a clock that is late
+# --- repeated events, and clocks that disagree
 
 
 def test_a_repeated_step_in_a_file_is_read_once() -> None:

@@ -30,8 +30,8 @@ def _launched(ops: list[tuple[str, int, int]], launches: list[tuple[int, str]]) 
 
 
 def test_copies_made_by_a_hook_count_as_calls_of_the_script() -> None:
-    """GIVEN a trace in which a hook copies a tensor to the host during a matrix product, like save_on_cpu WHEN another trace
-    has the copy before the product THEN both traces contain one copy and one product."""
+    """GIVEN a trace in which a hook copies a tensor to the host during a matrix product WHEN another trace has the copy before
+    the product THEN both traces have the same calls. The hook of save_on_cpu makes such copies."""
     to_host = "Memcpy DtoH (Device -> Pinned)"
     nested = _launched(
         [("mm", 10, 50), ("copy_", 12, 30), ("copy_", 14, 6), ("copy_", 24, 6)], [(15, "gather"), (25, to_host), (50, "gemm")]
@@ -161,8 +161,8 @@ def test_adding_a_bias_inside_a_convolution_does_not_count_as_a_call() -> None:
 
 
 def test_a_cast_inside_a_convolution_is_a_call_but_a_layout_copy_is_not() -> None:
-    """GIVEN a recorded convolution under autocast that casts its input and copies it to channels_last WHEN a replay calls the
-    cast before the convolution, and has no op for the copy THEN the program is the same."""
+    """GIVEN a recorded convolution that casts its input and copies it to channels_last WHEN a replay calls the cast before the
+    convolution, and has no op for the copy THEN the program is the same."""
     operands, image = "32,3,8,8;4,3,3,3;4", "32,3,8,8;32,3,8,8"
     alone = [Call("aten::copy_", image, 52 + 9 * number, "cast") for number in range(2)]
     convolution = Call("aten::convolution", operands, 31, "sgemm", inner="aten::cudnn_convolution")

@@ -60,8 +60,8 @@ def test_another_model_under_data_parallel_is_another_program() -> None:
 
 
 def test_a_model_on_one_gpu_and_in_two_ranks_is_the_same_model() -> None:
-    """GIVEN two ranks that each compute half of the batch, and copy buffers before the forward pass as DistributedDataParallel
-    does WHEN another trace runs the whole batch on one GPU THEN both traces run the same model."""
+    """GIVEN two ranks that each compute half of the batch WHEN another trace runs the whole batch on one GPU THEN both traces
+    run the same model. The ranks also copy buffers before the forward pass, as DistributedDataParallel does."""
     copy, *rest = calls(16)
     buffers = [replace(rest[0], op=op, inner="", shapes="64", start_us=31) for op in ("aten::cat", "aten::copy_")]
     ranks = merge_ranks([training(made=[copy, *buffers, replace(rest[0], start_us=40), *rest[1:]]) for _ in range(2)])
