@@ -35,7 +35,7 @@ def _run(*command: str | Path) -> str:
 
 
 def compiler() -> str:
-    """The C compiler's path. Raises CannotBuild if there is none."""
+    """Return the path of the C compiler. Raises CannotBuild if there is no compiler."""
     name = os.environ.get("CC", "cc")
     found = shutil.which(name)
     if not found or not shutil.which("nm"):
@@ -100,15 +100,15 @@ def _call_names(include: Path) -> str:
 
 
 def _missing(wanted: set[str], defined: set[str]) -> set[str]:
-    """Return the needed symbols that are not defined, neither under this name nor with a version suffix (`cuMemFree_v2`)."""
+    """Return the needed symbols that are not defined. A symbol may be defined with a version suffix (`cuMemFree_v2`)."""
     return {name for name in wanted if not defined & {name, f"{name}_v2", f"{name}_v3"}}
 
 
 def _rest(wanted: set[str], defined: set[str]) -> str:
-    """Return C code for functions that the sources do not define. Ignored functions succeed. The others fail and print their
+    """Return C code for functions that the sources do not define. Ignored functions succeed. All others fail and print their
     name."""
     ignored = {line.strip() for line in (SOURCES / "ignored.txt").read_text().splitlines() if line.strip() and line[0] != "#"}
-    # No header is included, so that the real prototypes do not matter.
+    # Headers with the real prototypes would cause conflicts, so this code includes no header.
     lines = ['#define API __attribute__((visibility("default")))', "int not_simulated(const char *name);"]
     for name in sorted(_missing(wanted, defined)):
         result = "0" if name in ignored else f'not_simulated("{name}")'
@@ -167,9 +167,9 @@ def build(folder: Path) -> Path:
     fresh = folder / "libcuda.so.1.new"
     _run(cc, "-shared", "-Wl,-soname,libcuda.so.1", "-Wl,-z,defs", "-o", fresh, *objects, "-lpthread", "-lm")
     fresh.replace(library)
-    # torch looks NVML up in a library with this name. Our library is empty, and the look-up continues in its dependencies.
+    # torch searches a library with this name for NVML. This library is empty, so the search continues in its dependencies.
     _run(cc, "-shared", "-Wl,-soname,libnvidia-ml.so.1", "-Wl,--no-as-needed", "-o", folder / "libnvidia-ml.so.1", library)
-    link = folder / "libcuda.so"  # the name that linkers search for, because Triton compiles a module
+    link = folder / "libcuda.so"  # Triton compiles a module, and its linker searches for this name
     if not link.is_symlink():
         link.symlink_to(library.name)
     script = folder / "with_device"

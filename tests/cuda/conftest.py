@@ -17,7 +17,7 @@ MISSING = "the simulated CUDA device is not built: run `make test-cuda`"
 
 @pytest.fixture(scope="session")
 def device() -> Path:
-    """The script that runs a command on the device. `make test-cuda` sets SIMULATED_DEVICE to its path."""
+    """Return the script that runs a command on the device. `make test-cuda` sets SIMULATED_DEVICE to its path."""
     named = os.environ.get("SIMULATED_DEVICE")
     if named and Path(named).exists():
         return Path(named)
@@ -31,7 +31,8 @@ OnDevice = Callable[..., Any]
 
 @pytest.fixture
 def on_device(device: Path, tmp_path: Path) -> OnDevice:
-    """Runs Python code on the device and returns what it passes to `answer`. Settings are environment variables."""
+    """Return a function that runs Python code on the device and returns what the code passes to `answer`. Settings are
+    environment variables."""
 
     def run(code: str, **settings: str) -> Any:
         (tmp_path / "log").mkdir(exist_ok=True)

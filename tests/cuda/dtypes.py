@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Renews "measured" in replayer/tensor/planning/cuda_dtypes.json: the dtypes that CUDA kernels of a real GPU do not have.
+"""Updates "measured" in replayer/tensor/planning/cuda_dtypes.json, which lists the dtypes that CUDA kernels of a real GPU lack.
 
     here=benchmarks/recordings      # needs the package expecttest
     python -m tests.cuda.dtypes $here/h200/op_dtypes.json.gz $here/h100/gpu_rules.json.gz
@@ -30,15 +30,15 @@ from benchmarks.op_dtypes import NO_SAMPLE, load
 from replayer.tensor.planning.cuda_dtypes import TABLE, op_name
 from traces.names.dtypes import SCALAR_TYPES
 
-Table = dict[str, dict[str, list[str]]]  # op: kernel: dtypes
+Table = dict[str, dict[str, list[str]]]  # maps an op and a kernel to dtypes
 _REFUSED = re.compile(r"^NotImplementedError: \"([^\"]+)\" not implemented for '(\w+)'")
 _HELPERS = re.compile(r"detach|clone|_to_copy|lift_fresh|alias|contiguous|empty|zeros|ones|arange|scalar_tensor")
-_ONE_ELEMENT = ("linalg_vector_norm.default",)  # CUDA has another kernel for one element, as in the first sample
+_ONE_ELEMENT = ("linalg_vector_norm.default",)  # the first sample has one element, for which CUDA has another kernel
 _SCALARS = {dtype: scalar for scalar, dtype in SCALAR_TYPES.items()}
 
 
 class _Ops(TorchDispatchMode):
-    """Lists (op, dtype of its first tensor, all tensors have elements) of the ops that run."""
+    """Collects (op, dtype of its first tensor, whether all tensors have elements) for the ops that run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def single_op(op: Any, sample: Sample, *, empty: bool = False) -> str:
 
 
 def samples() -> dict[str, tuple[Any, Sample]]:
-    """Return the samples that both benchmarks use, such as "add 1": (operator, second sample)."""
+    """Return the samples that both benchmarks use, by name. For example, "add 1" is the second sample of `add`."""
     found: dict[str, tuple[Any, Sample]] = {}
     for op in database():
         with suppress(Exception):  # The database has operators without samples.
@@ -76,7 +76,7 @@ def samples() -> dict[str, tuple[Any, Sample]]:
 
 
 def forward_answers(answers: dict[str, Any]) -> dict[str, str]:
-    """Return the answers of gpu_rules.py about dtypes, such as "add 1|float16"."""
+    """Return the answers of gpu_rules.py about dtypes, by names such as "add 1|float16"."""
     found = {}
     for operator, steps in answers.items():
         for call, answer in steps.get("dtypes", {}).items():
@@ -87,7 +87,7 @@ def forward_answers(answers: dict[str, Any]) -> dict[str, str]:
 
 
 def add(table: Table, more: Table) -> None:
-    """Add the ops and dtypes without an answer in `table`."""
+    """Add to `table` the ops and dtypes for which it has no answer."""
     for name, kernels in more.items():
         known = table.setdefault(name, {"": [each for names in kernels.values() for each in names]})
         open_names = set(known.pop("", ()))
@@ -100,8 +100,8 @@ def add(table: Table, more: Table) -> None:
 
 
 def measured(answers: dict[str, str], single: dict[str, str]) -> Table:
-    """Return the dtypes that each op's kernels lack. The argument `single` contains, for each operator, the op that it runs.
-    The entry for kernel "" contains the dtypes that were rejected with another error or were not measured."""
+    """Return the dtypes that the kernels of each op lack. The argument `single` contains the op that each operator runs. The
+    entry for the kernel "" contains dtypes that were rejected with another error or not measured."""
     refused: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     accepted: dict[str, set[str]] = defaultdict(set)
     for call, answer in answers.items():
@@ -139,7 +139,7 @@ def main(first: Path, second: Path) -> None:
     add(found, {name: of_empty[name] for name in refused})
     table = {**json.loads(TABLE.read_text(encoding="utf-8")), "measured": found}
     table["refused_if_empty"] = sorted({*table["refused_if_empty"], *refused})
-    for op in found.keys() & table["simulated"].keys():  # The simulated device adds the dtypes without an answer.
+    for op in found.keys() & table["simulated"].keys():  # The simulated device answers for the remaining dtypes.
         table["simulated"][op] = {
             kernel: kept
             for kernel, names in table["simulated"][op].items()
@@ -150,7 +150,7 @@ def main(first: Path, second: Path) -> None:
 
 
 def text_of(table: dict[str, Any]) -> str:
-    """Return the table as JSON with one op a line."""
+    """Return the table as JSON with one op per line."""
     parts = []
     for name, ops in table.items():
         if isinstance(ops, dict):

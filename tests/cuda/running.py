@@ -22,15 +22,15 @@ BIN = Path(sys.executable).parent
 
 @dataclass(frozen=True)
 class Program:
-    """A script to record: its arguments, number of GPUs, device settings and exit code."""
+    """A script that tests record, with its arguments, number of GPUs, device settings and exit code."""
 
     script: str
     arguments: tuple[str, ...] = ()
     gpus: int = 1
-    ranks: int = 0  # under torchrun; 0: a plain process
+    ranks: int = 0  # the number of ranks under torchrun, or 0 for a plain process
     settings: tuple[tuple[str, str], ...] = ()
-    steps: int = 24  # training steps, of all ranks
-    exit_code: int = 0  # of `trace record`, which is the script's; 128 + N where signal N ended it
+    steps: int = 24  # the training steps of all ranks together
+    exit_code: int = 0  # the exit code of the script, or 128 + N if signal N ended it
 
 
 GPU_BOUND = (("SIMGPU_SLOWDOWN", "12"),)
@@ -39,7 +39,7 @@ PROGRAMS = {
     "amp": Program("amp.py", settings=GPU_BOUND),
     "two_streams": Program("two_streams.py", settings=(("SIMGPU_SLOWDOWN", "40"),)),
     "graph_step": Program("graph_step.py", steps=33),
-    "graphed_modules": Program("graphed_modules.py", steps=29, settings=GPU_BOUND),  # five of them belong to the capture
+    "graphed_modules": Program("graphed_modules.py", steps=29, settings=GPU_BOUND),  # five of these steps belong to the capture
     "data_parallel_2": Program("data_parallel.py", gpus=2, steps=20),
     "data_parallel_4": Program("data_parallel.py", gpus=4, steps=20),
     "ddp": Program("ddp.py", gpus=2, ranks=2, steps=40),
@@ -68,7 +68,7 @@ PROGRAMS = {
 
 @dataclass(frozen=True)
 class Run:
-    """The result of one run. `file` is the recording, if there is one."""
+    """The result of one run. If the run was recorded, `file` is the recording."""
 
     program: Program
     exit_code: int
@@ -95,7 +95,7 @@ TIMEOUT_S = 900  # Inductor compiles for minutes on a busy machine
 
 
 def run(device: Path, program: Program, folder: Path, *recorder: str, **settings: str) -> Run:
-    """Runs a program on the device. With arguments in `recorder`, the program runs under `trace`."""
+    """Run a program on the device. With arguments in `recorder`, the program runs under `trace`."""
     for name in ("log", "marks"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     environment = dict(os.environ, SIMGPU_DEVICES=str(program.gpus), SIMGPU_LOG=str(folder / "log"))
@@ -116,18 +116,18 @@ def run(device: Path, program: Program, folder: Path, *recorder: str, **settings
 
 
 def record(device: Path, program: Program, grain: str, folder: Path, **settings: str) -> Run:
-    """Records a program in cycles of three warm-up steps, four clean steps and three profiled steps."""
+    """Record a program in cycles of three warm-up steps, four clean steps and three profiled steps."""
     options = ["--grain", grain, "--warmup", "3", "--clean-steps", "4", "--profiled-steps", "3"]
     return run(device, program, folder, "record", "-o", str(folder / "recording.msgpack"), *options, **settings)
 
 
 def replay(recorded: Run, folder: Path) -> traces.Comparison:
-    """Replays a recording with `--clock recorded`, without the device, and compares the two."""
+    """Replay a recording with `--clock recorded` and without the device. Return the comparison of recording and replay."""
     return traces.compare(recorded.trace, traces.load(replayed(recorded, folder).file))
 
 
 def replayed(recorded: Run, folder: Path) -> Run:
-    """The run of a replay. Raises AssertionError if the replay wrote no trace."""
+    """Return the run of a replay. Raises AssertionError if the replay wrote no trace."""
     program = recorded.program
     ranks = ("--nproc", str(program.ranks)) if program.ranks else ()
     file = folder / "replay.msgpack"

@@ -1,4 +1,4 @@
-"""The simulated device follows the rules of CUDA that torch can observe."""
+"""Tests that the simulated device follows the rules of CUDA that torch can observe."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.cuda
 
 
 def test_a_forbidden_call_breaks_a_graph_capture(on_device: OnDevice) -> None:
-    """GIVEN a capture in global mode WHEN any thread queries an event THEN the query fails and the capture is lost. WHEN a
-    branch is not joined THEN the capture fails. WHEN no forbidden call is made THEN the graph runs."""
+    """In global mode, an event query in any thread fails and breaks the capture. A branch that is not joined also makes the
+    capture fail."""
     result = on_device("""
 import threading
 def attempt(body, mode="global"):
@@ -77,8 +77,8 @@ answer({
 
 
 def test_a_launched_graph_runs_all_of_its_nodes(on_device: OnDevice, tmp_path: Path) -> None:
-    """GIVEN a graph of a copy and two products, one on a side stream WHEN it is launched three times THEN the log has each node
-    three times, with the graph's number, and the branch starts after its fork and ends before the join."""
+    """GIVEN a graph of three nodes, one of them on a side stream WHEN it is launched three times THEN the log has each node
+    three times. The side stream starts after its fork, and ends before the join."""
     on_device("""
 x, y, side = torch.ones(64, 64, device="cuda"), torch.zeros(64, 64, device="cuda"), torch.cuda.Stream()
 x @ x
@@ -107,8 +107,8 @@ answer(None)
 
 
 def test_copies_keep_their_bytes_and_copies_in_two_directions_overlap(on_device: OnDevice, tmp_path: Path) -> None:
-    """GIVEN copies of all kinds THEN bytes come back as they were, a pageable copy blocks and a pinned one does not. Two copies
-    in one direction share an engine, and copies in two directions overlap."""
+    """Bytes come back unchanged. A pageable copy blocks the host, and a pinned one does not. Each direction has one copy
+    engine, so only copies in opposite directions overlap."""
     result = on_device(
         """
 import time
@@ -138,25 +138,26 @@ same = bool((back == host).all() and (peer.cpu() == host).all())
 answer({"pageable": pageable, "asynchronous": asynchronous, "same": same})
 """,
         SIMGPU_DEVICES="2",
-        SIMGPU_SLOWDOWN="80",  # a copy takes 28 ms, so a busy machine can still launch the next one in time
+        SIMGPU_SLOWDOWN="80",  # each copy takes 28 ms, so even a busy machine launches the next copy in time
     )
     assert result["same"]
-    assert result["pageable"] > 80 * 0.0008  # 4 MiB at 5 GB/s
+    assert result["pageable"] > 80 * 0.0008  # 4 MiB take 0.8 ms at 5 GB/s, and SIMGPU_SLOWDOWN is 80
     assert result["asynchronous"] < result["pageable"] / 2
     (log,) = read_logs(tmp_path / "log")
     to_device = [work for work in log.work if "Pinned -> Device" in work.name and work.stream > 7]
     to_host = [work for work in log.work if "Device -> Pinned" in work.name and work.stream > 7]
     (first, second), (third,) = to_device, to_host
-    assert second.start_ns >= first.end_ns  # one copy engine per direction
+    assert second.start_ns >= first.end_ns  # copies in one direction share an engine
     assert third.start_ns < second.end_ns  # the other direction has another engine
     assert [work.name for work in log.work if "PtoP" in work.name] == ["Memcpy PtoP (Device -> Device)"]
 
 
 def test_a_filled_tensor_has_its_value(on_device: OnDevice) -> None:
-    """GIVEN memory that a copy has filled WHEN tensors in this memory are filled with values, directly or by a CUDA graph THEN
-    each tensor has its value.
+    """GIVEN memory that earlier contained copied bytes WHEN a tensor in this memory is filled, directly or by a CUDA graph THEN
+    it has its value.
 
-    GradScaler therefore finds no infinite gradient and skips no step."""
+    GradScaler therefore finds no infinite gradient and skips no step.
+    """
     result = on_device("""
 torch.rand(1 << 18).cuda()                       # the allocator uses this memory again
 dtypes = torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool
@@ -182,7 +183,7 @@ answer({"filled": filled, "before": before, "graph": x.tolist(), "steps": len(st
 
 
 def test_a_full_queue_blocks_the_host(on_device: OnDevice) -> None:
-    """GIVEN a long kernel WHEN more than 1 024 launches follow it THEN the host waits for it in the launch."""
+    """GIVEN a long kernel WHEN more than 1 024 launches follow THEN the next launch blocks the host."""
     result = on_device(
         """
 import time
@@ -200,12 +201,12 @@ answer([durations[900], durations[-1]])
         SIMGPU_JITTER="0",
     )
     before, after = result
-    assert after > before + 0.2  # 475 launches wait for kernels of more than 0.6 ms each
+    assert after > before + 0.2  # 475 launches each wait for a kernel of more than 0.6 ms
 
 
 def test_configured_memory_and_launch_errors_are_reported_as_on_hardware(on_device: OnDevice) -> None:
-    """GIVEN a memory limit, allocations that fail, and a launch that faults THEN torch reports each error as on hardware, and
-    the launch error persists."""
+    """GIVEN a memory limit, failing allocations and a failing launch THEN torch reports each error as on hardware. The launch
+    error persists."""
     memory = on_device(
         """
 def attempt(size):
@@ -230,7 +231,7 @@ for _ in range(4):
         results.append(None)
 answer([result is not None for result in results])
 """,
-        SIMGPU_OOM_AT="2-3",  # the second allocation, and torch's second attempt
+        SIMGPU_OOM_AT="2-3",  # the second allocation fails, and so does torch's second attempt
     )
     assert allocations == [True, False, True, True]
     fault = on_device(
@@ -251,7 +252,8 @@ import os; os._exit(0)  # a faulted context makes torch's own exit noisy
 
 
 def test_a_stream_that_hangs_blocks_neither_other_streams_nor_the_exit(on_device: OnDevice) -> None:
-    """GIVEN a launch that hangs THEN its event is never reached, the other stream goes on, and the process can still exit."""
+    """GIVEN a launch that hangs THEN an event after it never completes. The other stream continues, and the process can
+    exit."""
     result = on_device(
         """
 import time, os
@@ -272,8 +274,8 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("backend", ["expandable_segments:True", "backend:cudaMallocAsync"])
-def test_memory_of_the_other_two_allocators_can_be_copied_and_freed(on_device: OnDevice, backend: str) -> None:
-    """GIVEN the other two allocators of torch THEN their memory can be the target of copies, and can be freed."""
+def test_memory_of_both_other_allocators_can_be_copied_and_freed(on_device: OnDevice, backend: str) -> None:
+    """Copies can write to memory of the two allocators of torch that are not the default."""
     result = on_device(
         """
 import warnings
@@ -292,8 +294,8 @@ answer([same, total - free])
 
 
 def test_the_seed_determines_all_durations(on_device: OnDevice, tmp_path: Path) -> None:
-    """GIVEN no jitter WHEN a program runs twice THEN durations are the same; with another seed they differ. A product of twice
-    the size takes eight times as many operations."""
+    """GIVEN no jitter WHEN a program runs twice THEN all durations are equal. With another seed, they differ. A product of
+    twice the size has eight times as many operations."""
     code = """
 a, b = torch.zeros(2048, 2048, device="cuda"), torch.zeros(4096, 4096, device="cuda")
 a @ a; b @ b; a.relu_()
@@ -313,7 +315,7 @@ answer(None)
 
 
 def test_a_call_that_is_not_simulated_fails_and_its_error_names_the_call(on_device: OnDevice) -> None:
-    """GIVEN a call that the simulated device does not implement THEN the call fails, so no test passes by accident."""
+    """Because such a call fails, no test passes by accident."""
     assert "CUSOLVER" in on_device("""
 try:
     torch.linalg.eigh(torch.eye(3, device="cuda"))
@@ -352,8 +354,7 @@ dist.destroy_process_group()
 
 
 def test_collectives_move_bytes(device: Path, tmp_path: Path) -> None:
-    """GIVEN two ranks THEN every collective has the result of NCCL, ends on both ranks at the same time, and leaves no file
-    behind."""
+    """Every collective has the result that NCCL gives, ends on both ranks at the same time, and leaves no file behind."""
     (tmp_path / "log").mkdir()
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
@@ -369,5 +370,5 @@ def test_collectives_move_bytes(device: Path, tmp_path: Path) -> None:
     first, second = ([work for work in log.work if "AllReduce" in work.name] for log in read_logs(tmp_path / "log") if log.work)
     assert [work.end_ns for work in first] == [work.end_ns for work in second]
     shortest = min(first[4].end_ns - first[4].start_ns, second[4].end_ns - second[4].start_ns)
-    moved_ns = 4 * 2**20 / 20  # 2 (n - 1) / n of 4 MiB at 20 bytes a nanosecond
+    moved_ns = 4 * 2**20 / 20  # with n = 2 ranks, 2 (n - 1) / n of 4 MiB are sent, at 20 bytes per ns
     assert 0.95 * moved_ns < shortest < 1.2 * moved_ns + 20_000

@@ -1,5 +1,5 @@
-"""Recording never harms the script. If the device fails, the script ends as it would without the recorder, and the output lists
-missing data."""
+"""Tests that recording never harms the script. If the device fails, the script ends as it would without the recorder, and the
+output lists missing data."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from traces.model.trace import StepKind, Untimed
 
 pytestmark = pytest.mark.cuda
 
-KERNELS_PER_STEP = 16  # of programs/faults.py; the last one is the optimizer's
-EXTRA_S = 2  # how much longer a recorded run may take after a failure
+KERNELS_PER_STEP = 16  # programs/faults.py runs these kernels, and the last one is the optimizer's
+EXTRA_S = 2  # after a failure, a recorded run may take this much longer
 PROGRAMS_FOLDER = Path(__file__).parent / "programs"
 
 
 def _both(device: Path, program: Program, folder: Path, grain: str = "kernel", **settings: str) -> tuple[Run, Run, float]:
-    """Return the native run, the recorded run, and how many seconds longer the recorded run took than a recording without a
-    failure."""
+    """Return the native run, the recorded run, and by how many seconds the failure made the recorded run longer."""
     native = run(device, program, folder / "native", **settings)
     start = time.monotonic()
     sound = record(device, program, grain, folder / "sound")
@@ -39,8 +38,8 @@ def _both(device: Path, program: Program, folder: Path, grain: str = "kernel", *
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
 def test_a_device_side_assert_ends_a_recorded_script_as_without_the_recorder(device: Path, tmp_path: Path, grain: str) -> None:
-    """GIVEN a device-side assert in step 31 WHEN recorded THEN the script fails with its own message and code, without a
-    traceback or warning of ours, and the file holds the steps before the fault."""
+    """GIVEN a device-side assert in step 31 THEN a recorded script fails with its own message and exit code. The recorder adds
+    no traceback and no warning. The file has the steps before the fault."""
     # The optimizer's kernel fails, so the main thread gets the error. If torch's backward thread gets an
     # error, it can still be running when Python ends, and then the process sometimes aborts, also without the recorder.
     settings = {"SIMGPU_ERROR_AT_LAUNCH": str(31 * KERNELS_PER_STEP)}
@@ -53,12 +52,13 @@ def test_a_device_side_assert_ends_a_recorded_script_as_without_the_recorder(dev
     assert 20 <= done < 40
     steps = recorded.trace.steps
     assert done - 2 <= len(steps) <= done + 1
-    assert (steps.untimed == Untimed.NO).sum() > len(steps) // 10  # written in the first half second; on a busy machine, later
+    # Rows are written after half a second, or later on a busy machine.
+    assert (steps.untimed == Untimed.NO).sum() > len(steps) // 10
     assert extra_s < EXTRA_S
 
 
 def _seconds_to_end(device: Path, folder: Path, *words: str) -> float:
-    """Return how long the script's process takes to end after it has given up. A zombie process has ended."""
+    """Return the seconds from the time when the script gives up until its process ends. A zombie process counts as ended."""
     environment = dict(os.environ, SIMGPU_DEVICES="1", SIMGPU_LOG=str(folder), SIMGPU_HANG_AT_LAUNCH=str(30 * 17))
     environment["PATH"] = f"{BIN}:{environment['PATH']}"
     command = [str(device), *words, str(PROGRAMS_FOLDER / "faults.py"), "lost peer"]
@@ -84,8 +84,8 @@ def _runs(stat: Path) -> bool:
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
 def test_a_script_on_a_hung_device_ends_without_delay_and_keeps_its_steps(device: Path, tmp_path: Path, grain: str) -> None:
-    """GIVEN a kernel that never ends WHEN the script gives up after a second THEN it exits with its code within 2 more seconds,
-    and the file has the steps whose events the device had passed."""
+    """GIVEN a kernel that never ends WHEN the script gives up THEN it exits at most 2 seconds later than without the recorder.
+    The file has the steps that the device finished."""
     (tmp_path / "native").mkdir()
     native_s = _seconds_to_end(device, tmp_path / "native", "python")
     file = tmp_path / "recording.msgpack"
@@ -100,8 +100,8 @@ def test_a_script_on_a_hung_device_ends_without_delay_and_keeps_its_steps(device
 def test_if_a_peer_is_killed_during_an_all_reduce_a_rank_ends_without_delay_and_keeps_its_steps(
     device: Path, tmp_path: Path, grain: str
 ) -> None:
-    """GIVEN two ranks WHEN rank 1 is killed in step 12, and rank 0 is then terminated during its all-reduce THEN rank 0 has the
-    same exit code as without the recorder, ends at most 2 seconds later, and the file contains the steps of rank 0."""
+    """GIVEN two ranks WHEN rank 1 is killed and rank 0 is terminated in its all-reduce THEN rank 0 has its usual exit code and
+    ends at most 2 seconds later. The file contains its steps."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         program = Program("lost_peer.py", (str(free.getsockname()[1]),), gpus=2)
@@ -111,13 +111,14 @@ def test_if_a_peer_is_killed_during_an_all_reduce_a_rank_ends_without_delay_and_
     assert float(seconds) - float(native_seconds) < EXTRA_S
     steps = recorded.trace.steps
     assert {int((steps.rank == rank).sum()) for rank in (0, 1)} == {12}
-    assert (steps.untimed == Untimed.NO).sum() >= 22  # the device had not passed the last event of a rank when it was read
+    # The last step of a rank may have no GPU times, because its last event was pending.
+    assert (steps.untimed == Untimed.NO).sum() >= 22
 
 
 @pytest.mark.parametrize(("setting", "word"), [("SIMGPU_CUPTI_DENIED", "privilege"), ("SIMGPU_CUPTI_TAKEN", "profiler")])
 def test_the_output_explains_why_kernels_were_not_recorded(device: Path, tmp_path: Path, setting: str, word: str) -> None:
-    """GIVEN a CUPTI that cannot be started WHEN recorded THEN the script runs as usual, and the last lines of the output
-    explain why there are no kernels."""
+    """GIVEN a CUPTI that cannot be started THEN the script runs as usual, and the last lines of the output explain why there
+    are no kernels."""
     recorded = record(device, Program("faults.py", ("plain",)), "kernel", tmp_path, **{setting: "1"})
     assert (recorded.exit_code, recorded.output) == (0, "done\n")
     assert not recorded.trace.device.is_work.any()
@@ -126,28 +127,30 @@ def test_the_output_explains_why_kernels_were_not_recorded(device: Path, tmp_pat
 
 
 def test_kernels_that_cupti_has_lost_are_reported_as_missing(device: Path, tmp_path: Path) -> None:
-    """GIVEN a CUPTI that loses every fifth record WHEN recorded THEN the last lines of the output say how many kernels are
-    missing, why, and what to do."""
+    """GIVEN a CUPTI that loses every fifth record THEN the last lines of the output say how many kernels are missing, why, and
+    what to do."""
     recorded = record(device, Program("faults.py", ("plain",)), "kernel", tmp_path, SIMGPU_DROP_EVERY="5")
     assert (recorded.exit_code, recorded.output) == (0, "done\n")
     said = [line for line in recorded.errors.splitlines() if line.startswith("trace:")]
-    line = next(line for line in said if re.search(r"The recording lacks \d+ of 48 kernels", line))  # 16 in each profiled step
+    # Each of three profiled steps has 16 kernels.
+    line = next(line for line in said if re.search(r"The recording lacks \d+ of 48 kernels", line))
     assert "The profiler did not report them." in line and "--profiled-steps" in line
 
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
 def test_recording_a_cpu_script_creates_no_cuda_context(device: Path, tmp_path: Path, grain: str) -> None:
-    """GIVEN a process that trains on the CPU WHEN recorded THEN it has no CUDA context, and its child can use the GPU."""
+    """GIVEN a process that trains on the CPU WHEN it is recorded THEN it has no CUDA context, and its forked child can use the
+    GPU."""
     recorded = record(device, Program("on_cpu.py"), grain, tmp_path)
     assert (recorded.exit_code, recorded.output) == (0, "1.0\n"), recorded.errors[-2000:]
     (log,) = recorded.logs
-    assert [kind for kind, _, _, _ in log.notes] == ["context"]  # the child's
+    assert [kind for kind, _, _, _ in log.notes] == ["context"]  # only the child has created a context
 
 
 @pytest.mark.parametrize("what", ["second device", "rank 1"])
 def test_recording_creates_no_context_on_a_device_that_the_script_does_not_use(device: Path, tmp_path: Path, what: str) -> None:
-    """GIVEN a script that uses only cuda:1, while cuda:0 is the current device of the script's or the recorder's thread WHEN
-    recorded THEN only cuda:1 has a CUDA context, and the phases have the times of cuda:1."""
+    """GIVEN a script that uses only cuda:1 WHEN cuda:0 is the current device of a thread THEN still only cuda:1 has a CUDA
+    context. The phases have the times of cuda:1."""
     program = Program("faults.py", (what,), gpus=2)
     native = run(device, program, tmp_path / "native")
     recorded = record(device, program, "phase", tmp_path / "recorded")
@@ -164,7 +167,7 @@ def test_recording_creates_no_context_on_a_device_that_the_script_does_not_use(d
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
 def test_graph_captures_survive_the_start_and_end_of_a_profile(device: Path, tmp_path: Path, grain: str) -> None:
-    """GIVEN graph captures at the times when a profile would start or end WHEN recorded THEN no capture is lost."""
+    """GIVEN graph captures at the times when a profile would start or end THEN no capture fails."""
     recorded = record(device, Program("late_capture.py"), grain, tmp_path)
     assert (recorded.exit_code, recorded.output) == (0, "done\n"), recorded.errors[-2000:]
     captures = [text for kind, _, _, text in recorded.logs[0].notes if kind == "capture"]
@@ -173,9 +176,8 @@ def test_graph_captures_survive_the_start_and_end_of_a_profile(device: Path, tmp
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
 def test_the_recorder_is_invisible_to_the_script(device: Path, tmp_path: Path, grain: str) -> None:
-    """GIVEN a script that profiles itself when the recorder's profile is due, and a script that observes failed allocations
-    WHEN recorded THEN the script's profile has the same events, the recorder's window follows it, and the observer is not
-    called."""
+    """GIVEN a script that profiles itself THEN its profile has the same events, and the recorder profiles later steps. An
+    observer of failed allocations is not called."""
     native = run(device, Program("profiles_itself.py", ("8",)), tmp_path / "native")
     recorded = record(device, Program("profiles_itself.py", ("8",)), grain, tmp_path / "recorded")
 
@@ -191,8 +193,7 @@ def test_the_recorder_is_invisible_to_the_script(device: Path, tmp_path: Path, g
 
 
 def test_a_script_that_runs_out_of_memory_ends_as_without_the_recorder(device: Path, tmp_path: Path) -> None:
-    """GIVEN an allocation that fails WHEN benchmarks/gpu_programs.py checks it THEN the script ends as without the recorder.
-    The recordings have the 30 steps before."""
+    """benchmarks/gpu_programs.py compares the runs. The recordings have the 30 steps before the failed allocation."""
     commands = Commands(
         lambda words: [str(device), str(BIN / "python"), *words],
         lambda words, file, grain: [str(device), str(BIN / "trace"), "record", "-o", str(file), "--grain", grain, *words],
@@ -213,8 +214,8 @@ def _warnings(run: Run) -> list[str]:
 def test_the_recorder_does_not_change_the_warnings_of_data_parallel_replicas(
     device: Path, tmp_path: Path, grain: str
 ) -> None:
-    """GIVEN two replicas on one device, so PyTorch sets no device in their threads WHEN they call cuBLAS first THEN PyTorch
-    warns that their threads have no current CUDA context."""
+    """GIVEN two replicas on one device WHEN they first call cuBLAS THEN PyTorch warns that their threads have no current CUDA
+    context, because it has set no device in these threads."""
     program = Program("data_parallel.py", ("0,0",), steps=20)
     native, recorded = run(device, program, tmp_path / "native"), record(device, program, grain, tmp_path / "recorded")
     assert any("no current CUDA context" in line for line in _warnings(native))

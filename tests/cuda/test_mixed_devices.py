@@ -1,4 +1,4 @@
-"""The table of mixed devices has the outcomes of PyTorch's CUDA build on the simulated device."""
+"""Tests that calls in the table of mixed devices have the outcomes of PyTorch's CUDA build on the simulated device."""
 
 from __future__ import annotations
 

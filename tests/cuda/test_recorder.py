@@ -22,7 +22,8 @@ pytestmark = pytest.mark.cuda
 Recorded = Callable[[str, str], Run]
 _DEFAULT_STREAM = 7
 
-# Programs with wrong recordings: (test, program, grain) and the reason. Remove an entry when its reason is fixed.
+# These programs have wrong recordings. Each entry is (test, program, grain) and the reason. Remove an entry when its reason is
+# fixed.
 PENDING: dict[tuple[str, str, str], str] = {
     ("replay", "fsdp2", "kernel"): "GPU busy up to 1.5 % off: transfers overlap with other work by other amounts",
 }
@@ -45,7 +46,7 @@ def _cases(test: str, grains: tuple[str, ...], programs: list[str]) -> list[Para
 
 @pytest.fixture(scope="session")
 def recordings() -> dict[tuple[str, str], Run]:
-    """The recordings of this session."""
+    """Return the recordings of this session, by program and grain."""
     return {}
 
 
@@ -56,8 +57,9 @@ def recorded(
     recordings: dict[tuple[str, str], Run],
     request: pytest.FixtureRequest,
 ) -> Recorded:
-    """Records a program at a grain, once per session, and again if pytest repeats a failed test."""
-    is_repeated = getattr(request.node, "execution_count", 1) > 1  # counted by pytest-rerunfailures
+    """Return a function that records a program at a grain, once per session. If pytest repeats a failed test, the program is
+    recorded again."""
+    is_repeated = getattr(request.node, "execution_count", 1) > 1  # pytest-rerunfailures counts the executions
 
     def of(program: str, grain: str) -> Run:
         if (program, grain) not in recordings or is_repeated:
@@ -69,11 +71,10 @@ def recorded(
 
 @pytest.mark.parametrize(("program", "grain"), _cases("run", ("kernel", "phase"), list(PROGRAMS)))
 def test_a_recorded_program_has_its_usual_exit_code_and_output(recorded: Recorded, program: str, grain: str) -> None:
-    """GIVEN a program WHEN it is recorded THEN its exit code and output are unchanged, the recorder creates no context, no
-    capture is lost, and the file has all steps."""
+    """The recorder also creates no CUDA context and breaks no capture. The file has all steps."""
     run, expected = recorded(program, grain), PROGRAMS[program]
     assert run.exit_code == expected.exit_code, run.errors[-3000:]
-    assert "1125899906842624" not in run.errors  # a size that no script allocates
+    assert "1125899906842624" not in run.errors  # no script allocates this many bytes
     if program == "graph_step":
         assert run.output == "done\n"
     for log in run.logs:
@@ -88,16 +89,15 @@ def test_a_recorded_program_has_its_usual_exit_code_and_output(recorded: Recorde
 
 @pytest.mark.parametrize(("program", "grain"), _cases("kernels", ("kernel",), list(PROGRAMS)))
 def test_every_kernel_is_recorded_once(recorded: Recorded, program: str, grain: str) -> None:
-    """GIVEN a recording at kernel grain THEN it agrees with the device's log: Note [What must be in a recording]."""
+    """A recording at kernel grain agrees with the log of the device. See Note [What must be in a recording]."""
     found = recorded(program, grain).agreement
     assert found.faults == []
     assert found.correct == found.in_log > 0
 
 
 def test_recordings_and_an_imported_profile_contain_the_same_steps(device: Path, tmp_path: Path) -> None:
-    """GIVEN a script with a teacher, an averaged model, a metric, validation, incomplete groups of accumulated gradients,
-    closures and a GAN WHEN it is recorded at both grains, and its own profile is imported THEN each of the three traces has the
-    steps that the script printed, in number and kind."""
+    """GIVEN a script that trains and evaluates in several ways WHEN it is recorded at both grains, and its own profile is
+    imported THEN all three traces have the steps that the script printed."""
     program, profile = Program("step_kinds.py"), tmp_path / "profile.json"
     recordings = [record(device, program, grain, tmp_path / grain) for grain in ("kernel", "phase")]
     own = run(device, replace(program, arguments=(str(profile),)), tmp_path / "own")
@@ -108,13 +108,14 @@ def test_recordings_and_an_imported_profile_contain_the_same_steps(device: Path,
 
 
 # The event between two phases is recorded when the first phase ends, and the last event of a step when the optimizer returns.
-# If the host limits the pace, the host time of the phase begins or ends some microseconds later. The log uses the host's times.
+# If the host limits the pace, the host time of a phase begins or ends some microseconds later. The log contains times of the
+# host.
 GPU_LIMITED_NS, HOST_LIMITED_NS = 5_000, 30_000
 
 
 @pytest.mark.parametrize(("program", "grain"), _cases("phases", ("phase",), ["two_streams", "gan", "accumulation"]))
 def test_phase_times_equal_the_times_in_the_log(recorded: Recorded, program: str, grain: str) -> None:
-    """GIVEN a recording of phases THEN the time between the events of a phase equals that of the log within 1 % or 5 us.
+    """The time between the events of a phase equals the time in the log within 1 % or 5 us.
 
     At least a quarter of the steps must meet this limit. On a busy machine, host times differ by more in the other steps.
     """
@@ -134,7 +135,7 @@ def test_phase_times_equal_the_times_in_the_log(recorded: Recorded, program: str
 def completion(work: list[Work]) -> Callable[[int], int]:
     """Return a function from the time at which an event is recorded to the time at which it completes.
 
-    An event completes at once or, if earlier `work` still runs, when this work ends.
+    An event completes immediately or, if earlier `work` still runs, when this work ends.
     """
     work.sort(key=lambda one: one.issued_ns)
     issued = np.array([one.issued_ns for one in work])
@@ -171,10 +172,9 @@ def phase_times(trace: Trace, log: DeviceLog) -> Iterator[tuple[str, int, int]]:
 @pytest.mark.parametrize(
     ("program", "grain"), [*_cases("replay", ("kernel",), list(PROGRAMS)), *_cases("replay", ("phase",), ["cnn_loader", "amp"])]
 )
-def test_a_replay_is_the_same_program(recorded: Recorded, tmp_path: Path, program: str, grain: str) -> None:
-    """GIVEN a recording WHEN it is replayed with `--clock recorded`, without the device THEN the replay is the same program. At
-    kernel grain, 98 % of the GPU time is matched op by op, and GPU busy time differs by at most 0.5 %. The memory peak of
-    compiled code differs by at most 2 %."""
+def test_a_replay_is_the_same_program_as_its_recording(recorded: Recorded, tmp_path: Path, program: str, grain: str) -> None:
+    """The replay runs with `--clock recorded`, without the device. At kernel grain, 98 % of the GPU time is matched op by op,
+    and GPU busy time differs by at most 0.5 %. The memory peak of compiled code differs by at most 2 %."""
     run = recorded(program, grain)
     compared = replay(run, tmp_path)
     assert compared.verdict.sameness.value == "same program", compared.verdict.reason
@@ -188,8 +188,7 @@ def test_a_replay_is_the_same_program(recorded: Recorded, tmp_path: Path, progra
 
 
 def test_a_changed_value_in_a_recording_is_found(recorded: Recorded) -> None:
-    """GIVEN a correct recording WHEN one column of one row is changed THEN the comparison with the log finds exactly this
-    change."""
+    """GIVEN a correct recording WHEN one value is changed THEN the comparison with the log finds exactly this change."""
     run = recorded("accumulation", "kernel")
     assert run.agreement.faults == []
 
@@ -220,7 +219,8 @@ def test_a_changed_value_in_a_recording_is_found(recorded: Recorded) -> None:
 
 
 def test_work_of_a_rank_without_a_log_counts_as_missing_from_the_log(recorded: Recorded) -> None:
-    """GIVEN a recording of two ranks WHEN one rank's log is missing THEN all of that rank's work counts as not in the log."""
+    """GIVEN a recording of two ranks WHEN the log of one rank is missing THEN the work of this rank counts as missing from the
+    log."""
     run = recorded("ddp", "kernel")
     alone = agreement(run.trace, run.logs[:1], run.marks)
     assert len(run.logs) == 2 and alone.correct < run.agreement.correct

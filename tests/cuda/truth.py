@@ -30,17 +30,17 @@ import numpy as np
 
 from traces.model.trace import NONE, HostKind, StepKind, Trace
 
-CLOSE_NS = 2_000  # between a recorded and a logged time
+CLOSE_NS = 2_000  # a recorded time may differ from the logged time by this much
 
 
 @dataclass(frozen=True)
 class Work:
     """One kernel, copy or memset in the log of a device. Times are nanoseconds since the Unix epoch."""
 
-    kind: str  # "kernel", "memcpy", "memset"
+    kind: str  # one of "kernel", "memcpy" and "memset"
     device: int
     stream: int
-    graph: int  # 0: not part of a graph
+    graph: int  # the number of the graph, or 0 if the work is not part of a graph
     start_ns: int
     end_ns: int
     bytes: int
@@ -52,7 +52,8 @@ class Work:
 
 @dataclass(frozen=True)
 class DeviceLog:
-    """The work of the devices for one process. `notes` are contexts and captures: (kind, device, time, text)."""
+    """The work of the devices for one process. Each of the `notes` describes a context or a capture as (kind, device, time,
+    text)."""
 
     pid: int
     work: tuple[Work, ...]
@@ -72,7 +73,7 @@ class Mark:
 
 @dataclass
 class Agreement:
-    """The result of comparing a recording with the log. `correct` counts work for which every column is right."""
+    """The result of comparing a recording with the log. `correct` counts the work for which every column is right."""
 
     in_log: int = 0
     in_trace: int = 0
@@ -147,7 +148,7 @@ def windows(trace: Trace, rank: int) -> list[tuple[int, int]]:
 
 
 def agreement(trace: Trace, logs: Sequence[DeviceLog], marks: Sequence[Mark] = ()) -> Agreement:
-    """Compares a recording at kernel grain with the logs of its ranks. See Note [What must be in a recording]."""
+    """Compare a recording at kernel grain with the logs of its ranks. See Note [What must be in a recording]."""
     total = Agreement()
     for rank in sorted({device.rank for device in trace.devices}):
         total += _of_rank(trace, rank, logs, marks)
@@ -187,7 +188,8 @@ def _of_rank(trace: Trace, rank: int, logs: Sequence[DeviceLog], marks: Sequence
 
 
 def _pairs(trace: Trace, rows: Sequence[int], log: DeviceLog) -> dict[int, int]:
-    """Match rows of the recording with work in the log: same device, stream and name, and the nearest start within 2 us."""
+    """Match rows of the recording with work in the log. A match has the same device, stream and name, and the nearest start
+    within 2 us."""
     waiting: dict[tuple[int, int, str], list[int]] = defaultdict(list)
     for number, work in enumerate(log.work):
         waiting[work.device, work.stream, work.name].append(number)
@@ -247,7 +249,7 @@ def _wrong_columns(
             yield row, f"{what}: graph {int(trace.device.graph[row])}, not {work.graph}"
         window = next((place for place, (first, last) in enumerate(spans) if first <= work.issued_ns < last), NONE)
         if window == NONE:
-            continue  # launched before the window, so its launch is unknown
+            continue  # the launch is unknown, because it happened before the window
         launch = int(trace.device.launch[row])
         if launch == NONE:
             found.steps_wrong += 1
@@ -258,7 +260,7 @@ def _wrong_columns(
             found.steps_wrong += 1
             yield row, f"{what}: launched at {work.issued_ns}, not in {called}..{returned}"
         op, key = _op_of(trace, row), (window, work.op)
-        is_of_module = op == NONE and _is_in_module(trace, launch)  # the profiler also numbers the ranges of modules
+        is_of_module = op == NONE and _is_in_module(trace, launch)  # the profiler gives numbers to module ranges, too
         one_to_one = op == NONE or (op_of_number.setdefault(key, op), number_of_op.setdefault(op, key)) == (op, key)
         if not is_of_module and ((op == NONE) != (work.op == 0) or not one_to_one):
             found.ops_wrong += 1

@@ -1,7 +1,7 @@
-"""Runs complete programs in the style of public projects under replay, with the recording of another program.
+"""Tests that complete programs in the style of public projects run in a replay. The recording is of another program.
 
-    pytest --slow tests/scripts                     # with this interpreter's torch
-    PYTHONPATH=. OTHER/bin/python -m pytest ...     # with another one's
+    pytest --slow tests/scripts                     # uses torch of this interpreter
+    PYTHONPATH=. OTHER/bin/python -m pytest ...     # uses torch of another interpreter
 
 Each program must end with exit code 0, and all its saved values must be finite and load without a replay.
 """
@@ -23,7 +23,7 @@ from tests.zoo.recording import recording_of_something_else
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).with_name("programs")
 
-# Program: what it saves, and the packages that it needs besides torch.
+# Each program has the files that it saves, and the packages that it needs in addition to torch.
 SAVED: dict[str, tuple[list[str], list[str]]] = {
     "image_classification": (["out/last.pth", "out/best.pth"], []),
     "segmentation": (["out/best.pth"], []),
@@ -41,7 +41,7 @@ SAVED: dict[str, tuple[list[str], list[str]]] = {
     "accelerate_loop": (["accelerated.pt"], ["accelerate"]),
     "hf_trainer": (["final/training_args.bin"], ["transformers", "accelerate"]),
 }
-AGAIN = {  # continued from what they saved
+AGAIN = {  # these programs are continued from the files that they have saved
     "image_classification": (["--resume", "out/last.pth", "--epochs", "3", "--compile"], {}),
     "gpt": ([], {"INIT_FROM": "resume", "ITERS": "12"}),
 }

@@ -1,4 +1,4 @@
-"""Gradient accumulation: one optimizer step for four batches."""
+"""Trains with gradient accumulation: one optimizer step for four batches."""
 
 import torch
 from marks import timed

@@ -1,4 +1,4 @@
-"""Automatic mixed precision with GradScaler and gradient clipping."""
+"""Trains with automatic mixed precision, GradScaler and gradient clipping."""
 
 import torch
 from marks import timed
@@ -17,6 +17,6 @@ for _step in range(24):
         scaled.backward()
     scaler.unscale_(optimizer)
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    scaler.step(optimizer)  # reads whether a gradient is infinite, then steps
+    scaler.step(optimizer)  # this call reads whether a gradient is infinite before it steps
     scaler.update()
     optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""A CNN with a 2-worker DataLoader and pinned memory."""
+"""Trains a CNN with a DataLoader that has two workers and pins its batches."""
 
 import torch
 from marks import timed

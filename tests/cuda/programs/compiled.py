@@ -1,4 +1,4 @@
-"""torch.compile with Inductor's Triton kernels; the argument is the mode."""
+"""Trains with torch.compile, which creates Triton kernels. The argument is the mode of torch.compile."""
 
 import sys
 

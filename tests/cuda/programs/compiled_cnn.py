@@ -1,4 +1,5 @@
-"""torch.compile of a network with batch normalization and a graph break, under autocast; the argument is the mode."""
+"""Trains a compiled network with batch normalization and a graph break, under autocast. The argument is the mode of
+torch.compile."""
 
 import sys
 

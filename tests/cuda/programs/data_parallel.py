@@ -1,4 +1,4 @@
-"""A plain training loop with nn.DataParallel on all visible GPUs, or on the devices that the argument lists (such as 0,0)."""
+"""Runs a plain training loop with nn.DataParallel on all visible GPUs, or on the devices in the argument (such as 0,0)."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""DistributedDataParallel with one GPU per rank."""
+"""Trains with DistributedDataParallel and one GPU per rank."""
 
 import os
 

@@ -1,5 +1,5 @@
-"""A plain loop. The argument decides how it ends: raise, interrupt, terminate, exit, memory (out of memory) or assert (on the
-device)."""
+"""Runs a plain training loop. The argument decides how it ends: raise, interrupt, terminate, exit, memory (out of memory) or
+assert (on the device)."""
 
 import os
 import signal
@@ -30,13 +30,13 @@ for step in range(60):
         if ending == "interrupt":
             os.kill(os.getpid(), signal.SIGINT)
         if ending == "terminate":
-            time.sleep(0.7)  # the earlier steps are on disk by now
+            time.sleep(0.7)  # during this pause, the earlier steps are written to disk
             os.kill(os.getpid(), signal.SIGTERM)
         if ending == "exit":
             time.sleep(0.7)
             os._exit(5)
         if ending == "memory":
             torch.cuda.set_per_process_memory_fraction(2**26 / torch.cuda.get_device_properties(0).total_memory)
-            torch.zeros(2**26, device="cuda")  # 256 MiB, with a limit of 64 MiB
+            torch.zeros(2**26, device="cuda")  # this tensor takes 256 MiB, and the limit is 64 MiB
         if ending == "assert":
             torch.zeros(8, device="cuda")[torch.tensor([99], device="cuda")].sum().item()

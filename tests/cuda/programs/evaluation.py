@@ -1,4 +1,4 @@
-"""Training epochs with an evaluation after each."""
+"""Trains several epochs, and evaluates after each of them."""
 
 import torch
 from marks import timed

@@ -1,4 +1,4 @@
-"""A plain loop on a device that fails. The argument decides how the script handles the failure."""
+"""Runs a plain training loop on a device that fails. The argument decides how the script handles the failure."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ for step in range(40):
     loss = model(inputs).square().mean()
     loss.backward()
     optimizer.step()
-    if what == "lost peer":  # a script with a time limit, for example for a collective whose peer has died
+    if what == "lost peer":  # the script has a time limit, as for a collective whose peer has died
         event = torch.cuda.Event()
         event.record()
         deadline = time.time() + 1

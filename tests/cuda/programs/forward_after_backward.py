@@ -1,4 +1,4 @@
-"""Forward passes directly after backward passes, without a loader or a copy between them.
+"""Runs forward passes directly after backward passes, without a loader or a copy between them. The argument is one of these:
 
 batches   gradient accumulation over a list of batches on the GPU
 networks  a GAN that steps both optimizers after both backward passes
@@ -53,7 +53,7 @@ def networks():
     with timed("forward"):
         generator_loss = -critic(fake).mean()
     backward(generator_loss)
-    (critic_loss.mean() + generator_loss.mean()).item()  # computed from losses, not from gradients
+    (critic_loss.mean() + generator_loss.mean()).item()  # this value is computed from losses, and not from gradients
     update(for_critic, for_generator)
 
 

@@ -1,4 +1,4 @@
-"""FSDP2 (fully_shard) with one GPU per rank."""
+"""Trains with FSDP2 (fully_shard) and one GPU per rank."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A GAN: two models, two optimizers, two backward passes in each step."""
+"""Trains a GAN with two models, two optimizers, and two backward passes in each step."""
 
 import torch
 from marks import timed

@@ -1,4 +1,4 @@
-"""A CUDA graph of a whole step, as in PyTorch's notes: forward, loss, backward and optimizer in one capture."""
+"""Captures a whole step in a CUDA graph, as in PyTorch's notes: forward, loss, backward and optimizer."""
 
 import torch
 from torch import nn

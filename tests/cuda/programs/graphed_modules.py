@@ -1,4 +1,4 @@
-"""Two modules of torch.cuda.make_graphed_callables: each forward and each backward is a CUDA graph."""
+"""Trains two modules of torch.cuda.make_graphed_callables. Each forward pass and each backward pass is a CUDA graph."""
 
 import torch
 from marks import timed

@@ -1,4 +1,4 @@
-"""Trains eagerly, then captures a step. If a profile is about to end then, the recorder must wait for the capture."""
+"""Trains eagerly, and then captures a step. If a profile is about to end during the capture, the recorder must wait."""
 
 import torch
 from torch import nn

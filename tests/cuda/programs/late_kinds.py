@@ -1,4 +1,4 @@
-"""A search for the learning rate, then training of one network after another with a batch of validation now and then."""
+"""Searches for a learning rate, and then trains one network after another. A batch is validated now and then."""
 
 import torch
 from marks import timed

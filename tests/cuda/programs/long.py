@@ -1,4 +1,4 @@
-"""Ten thousand steps of a small network, to measure the recorder's overhead over time. Prints the peak memory in MiB."""
+"""Runs ten thousand steps of a small network to measure the recorder's overhead over time. Prints the peak memory in MiB."""
 
 import resource
 import sys

@@ -1,5 +1,5 @@
-"""Starts two ranks that reduce their gradients. In step 12, rank 1 kills itself before the all-reduce, so rank 0's all-reduce
-never ends. The script then terminates rank 0, as torchrun does. It prints rank 0's exit code, and how long rank 0 took to end."""
+"""Starts two ranks that reduce their gradients. In step 12, rank 1 kills itself before the all-reduce, so rank 0 waits forever.
+The script then terminates rank 0, as torchrun does. It prints rank 0's exit code, and how long rank 0 took to end."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ for step in range(24):
     optimizer.zero_grad()
     loss.backward()
     if step == 12 and rank == "1":
-        time.sleep(1.2)  # rank 0 waits in its all-reduce, and its earlier steps are on disk
+        time.sleep(1.2)  # meanwhile, rank 0 waits in its all-reduce, and its earlier steps are written to disk
         os.kill(os.getpid(), signal.SIGKILL)
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)

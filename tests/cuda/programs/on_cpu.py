@@ -14,7 +14,7 @@ inputs = torch.ones(16, 64)
 for _step in range(30):
     optimizer.zero_grad()
     model(inputs)
-    model.weight.grad = inputs.sum(0).expand(8, 64).clone()  # of the output's sum
+    model.weight.grad = inputs.sum(0).expand(8, 64).clone()  # this is the gradient of the sum of the outputs
     model.bias.grad = torch.full((8,), 16.0)
     optimizer.step()
 child = os.fork()

@@ -1,4 +1,4 @@
-"""Steps of one kind whose work changes: first the batches become larger, then the first layers are trained too."""
+"""Runs steps of one kind whose work changes. First the batches become larger, and then the first layers are trained, too."""
 
 import torch
 from marks import timed

@@ -1,4 +1,4 @@
-"""A loop that runs out of memory and continues with half the batch size. The argument is the memory limit in MiB."""
+"""Runs a loop that runs out of memory, and continues with half the batch size. The argument is the memory limit in MiB."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A script that starts to profile itself at a given step, and prints the number of events in its profile."""
+"""Starts to profile itself at a given step, and prints the number of events in its profile."""
 
 import sys
 

@@ -22,7 +22,7 @@ features, labels = data.tensors
 
 
 def distill(model, optimizer):
-    """Six training steps with a teacher, an averaged model and a metric, and two copied batches of validation."""
+    """Run six training steps with a teacher, an averaged model and a metric. A batch is validated after every third step."""
     teacher, averaged = network(), network()
     for number, (inputs, targets) in enumerate(training):
         inputs, targets = inputs.cuda(), targets.cuda()
@@ -50,7 +50,8 @@ def validate(model):
 
 
 def accumulate(model, optimizer):
-    """Four batches for each step. The last group is incomplete, and its step contains the first batch of validation."""
+    """Accumulate the gradients of four batches for each step. The last group is incomplete, and its step contains the first
+    batch of validation."""
     for number, (inputs, targets) in enumerate(training):
         cross_entropy(model(inputs.cuda()), targets.cuda()).backward()
         if number % 4 == 3:

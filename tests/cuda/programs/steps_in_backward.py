@@ -1,4 +1,4 @@
-"""Hooks of some parameters step optimizers during the backward pass. Another optimizer steps after it."""
+"""Trains with hooks of parameters that step optimizers during the backward pass. Another optimizer steps after it."""
 
 import torch
 from marks import timed

@@ -1,4 +1,5 @@
-"""Two streams: the next batch is copied while the current batch is processed. Events synchronize the streams."""
+"""Copies the next batch on a second stream while the first stream processes the current batch. Events synchronize the
+streams."""
 
 import torch
 from marks import timed

@@ -1,4 +1,5 @@
-"""An accelerate training loop: accumulation, gathered metrics, state saved and resumed, early stopping trigger, tracking."""
+"""Trains with accelerate: gradient accumulation, gathered metrics, a saved and resumed state, an early stopping trigger, and
+tracking."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""A one-stage detector: anchors, matching by IoU, focal and GIoU loss, NMS by hand, mAP-like scores."""
+"""Trains a one-stage detector with anchors, matching by IoU, focal and GIoU loss, handwritten NMS, and mAP-like scores."""
 
 import argparse
 import math

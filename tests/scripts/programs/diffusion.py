@@ -1,4 +1,4 @@
-"""A DDPM with a UNet, time embeddings, EMA, AMP, classifier-free guidance and DDIM sampling."""
+"""Trains a DDPM: a UNet with time embeddings, EMA, AMP, classifier-free guidance and DDIM sampling."""
 
 import argparse
 import copy

@@ -1,4 +1,5 @@
-"""Direct preference optimization by hand: a policy and a frozen reference, log-probabilities of chosen and rejected answers."""
+"""Trains a policy by direct preference optimization. A frozen reference gives log-probabilities of chosen and rejected
+answers."""
 
 import argparse
 import contextlib

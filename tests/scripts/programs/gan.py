@@ -1,4 +1,4 @@
-"""WGAN-GP and DCGAN steps with two optimizers, spectral norm, gradient penalty, fixed noise, image grids."""
+"""Trains a WGAN-GP and a DCGAN with two optimizers, spectral norm, gradient penalty, fixed noise and image grids."""
 
 import argparse
 import os

@@ -1,4 +1,5 @@
-"""A graph convolutional network with a sparse adjacency (COO and CSR), a GAT layer by scatter, and early stopping."""
+"""Trains a graph convolutional network with a sparse adjacency matrix (COO and CSR), a GAT layer that uses scatter, and early
+stopping."""
 
 import argparse
 import math

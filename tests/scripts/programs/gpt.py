@@ -1,4 +1,4 @@
-"""A GPT trained with gradient accumulation, fused AdamW, checkpoints and sampling, in the style of nanoGPT."""
+"""Trains a GPT with gradient accumulation, fused AdamW, checkpoints and sampling, in the style of nanoGPT."""
 
 import inspect
 import math

@@ -1,4 +1,5 @@
-"""The Trainer of transformers: evaluation, metrics, best model at the end, early stopping, resumed from its checkpoint."""
+"""Trains with the Trainer of transformers: evaluation, metrics, best model at the end, early stopping, and resuming from a
+checkpoint."""
 
 import numpy as np
 import torch

@@ -1,4 +1,5 @@
-"""Image classification with AMP, EMA, warm-up and cosine, best checkpoint and resume, in the style of timm and torchvision."""
+"""Trains an image classifier with AMP, EMA, warm-up, cosine schedule, best checkpoint and resume, in the style of timm and
+torchvision."""
 
 import argparse
 import copy

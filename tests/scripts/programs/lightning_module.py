@@ -1,4 +1,4 @@
-"""A LightningModule with callbacks: early stopping, best checkpoint, learning-rate monitor, mixed precision, metrics."""
+"""Trains a LightningModule with early stopping, best checkpoint, a learning-rate monitor, mixed precision and metrics."""
 
 import lightning as L
 import torch

@@ -1,4 +1,5 @@
-"""LoRA on a frozen transformers model with bf16, gradient checkpointing, merging and generation."""
+"""Trains LoRA adapters on a frozen transformers model with bf16 and gradient checkpointing. Then merges them and generates
+text."""
 
 import math
 

@@ -1,4 +1,5 @@
-"""PPO in the style of CleanRL: vectorized environments, GAE, KL early stop, explained variance."""
+"""Trains an agent with PPO in the style of CleanRL: vectorized environments, GAE, early stopping by KL, and explained
+variance."""
 
 import random
 import time

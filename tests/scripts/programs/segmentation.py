@@ -1,4 +1,5 @@
-"""Semantic segmentation with a UNet: Dice and focal loss, plateau schedule, early stopping, TTA."""
+"""Trains a UNet for semantic segmentation with Dice and focal loss, a plateau schedule, early stopping and test-time
+augmentation."""
 
 import argparse
 import logging

@@ -1,4 +1,5 @@
-"""Speech: a spectrogram front end, weight-normed convolutions, GRU, CTC, and a HiFi-GAN-like vocoder's losses."""
+"""Trains speech models with a spectrogram front end, weight-normed convolutions, GRU, CTC, and the losses of a HiFi-GAN-like
+vocoder."""
 
 import argparse
 import itertools

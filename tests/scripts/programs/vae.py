@@ -1,4 +1,4 @@
-"""A VAE with torch.distributions, a VQ layer, KL annealing and a best checkpoint."""
+"""Trains a VAE with torch.distributions, a VQ layer, KL annealing and a best checkpoint."""
 
 import argparse
 
