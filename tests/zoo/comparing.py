@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls, ignore-errors
-"""Shared by the scripts that run PyTorch's OpInfo and ModuleInfo databases on the CPU and on the virtual GPU."""
+"""Provides functions for the scripts that run PyTorch's OpInfo and ModuleInfo databases on the CPU and on the virtual GPU."""
 
 from __future__ import annotations
 

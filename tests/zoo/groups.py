@@ -1,4 +1,4 @@
-"""Groups of operations: small functions of a device, by family.
+"""Defines groups of operations. A group is a small function that takes a device, and belongs to a family.
 
 A group uses tensors on `device` as programs do, and returns the results: tensors, numbers, and lists of both. On a virtual
 GPU, a group must return the same shapes and dtypes as on the CPU, and with `--values compute` the same numbers.
@@ -27,19 +27,20 @@ Run = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class Group:
-    """For an operation that raises NotEmulated, `sentence` is the beginning of the message. `values`: under which `--values`
-    it is run."""
+    """A group of operations. If it raises NotEmulated, `sentence` is the beginning of the message. `values` contains the
+    `--values` with which the group runs."""
 
     name: str
     run: Run
     sentence: str = ""
     values: tuple[str, ...] = ("recorded", "compute")
-    close: float | None = 1e-5  # how far numbers may be from the CPU's, relative and absolute; None: the GPU draws its own
-    needs: str = ""  # a package that it imports
+    # The relative and absolute tolerance to the CPU's numbers, or None if the GPU draws different numbers.
+    close: float | None = 1e-5
+    needs: str = ""  # the group imports this package
 
 
 class Family:
-    """The groups of one file."""
+    """The groups of operations of one file."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -60,7 +61,7 @@ class Family:
 
 
 def all_groups() -> dict[str, Group]:
-    """Of all files in families/, by name."""
+    """Return the groups of all files in families/, by name."""
     names = sorted(path.stem for path in (Path(__file__).parent / "families").glob("[a-z]*.py"))
     families = [import_module(f"tests.zoo.families.{name}").family for name in names]
     return {group.name: group for family in families for group in family.groups}

@@ -26,14 +26,14 @@ from torch.utils._pytree import tree_leaves
 
 TABLE = Path(__file__).with_suffix(".tsv")
 _RELEASE = [int(number) for number in torch.__version__.split(".")[:2]]
-_SINCE_2_15 = {  # texts that PyTorch 2.15 changed
+_SINCE_2_15 = {  # PyTorch 2.15 changed these error messages
     "torch.linalg.inv(M.half())": "RuntimeError: linalg.inv_ex: Low precision dtypes not supported. Got torch.float16",
     "torch.ones(3, device='cuda', dtype=torch.int64).mean()": "NotImplementedError: mean(): could not infer output dtype."
     " Input dtype must be either a floating point or complex dtype. Got: Long",
 }
 
 
-_UNTIL_2_13 = {  # PyTorch 2.14 checks on the GPU that a standard deviation is not negative
+_UNTIL_2_13 = {  # before PyTorch 2.14, the host checks that a standard deviation is not negative, and waits for the GPU
     f"synchronizing(lambda: torch.normal({mean}, V))": "RuntimeError: called a synchronizing CUDA operation"
     for mean in ("V", "0.")
 }

@@ -31,7 +31,7 @@ def _module(info, sample, dtype, training, device):
     torch.manual_seed(0)
     arguments = sample.constructor_input
     module = info.module_cls(*arguments.args, **arguments.kwargs).to(dtype).train(training)
-    if info.is_lazy:  # The first pass draws the weights.
+    if info.is_lazy:  # The first forward pass initializes the weights.
         module(*sample.forward_input.args, **sample.forward_input.kwargs)
     return module.to(device)
 
@@ -43,7 +43,7 @@ def _result(module, sample, device):
         leaf.requires_grad_()
     torch.manual_seed(0)
     results = [x for x in tree_leaves(module(*args, **kwargs)) if isinstance(x, torch.Tensor)]
-    if module.training and results[0].requires_grad:  # cuDNN has no backward pass in evaluation mode.
+    if module.training and results[0].requires_grad:  # In evaluation mode, cuDNN has no backward pass.
         sum(x.sum() for x in results if x.requires_grad).backward()
     results += [x.grad for x in (*leaves, *module.parameters()) if x.grad is not None]
     if any(x.device.type != device for x in results):
@@ -59,7 +59,8 @@ def _reloaded(module):
 
 
 def _outcome(info, sample, dtype, training):
-    """Return None if the CPU cannot run the module or draws random numbers, else what differs on the virtual GPU."""
+    """Return the difference between the virtual GPU and the CPU. Return None if the CPU cannot run the module or draws random
+    numbers."""
     try:
         cpu = _module(info, sample, dtype, training, "cpu")
         again = deepcopy(cpu)
@@ -79,7 +80,7 @@ def _outcome(info, sample, dtype, training):
 
 
 def _wrong_input(info, wrong):
-    """Return what is wrong with the error for a wrong input, by the database."""
+    """Return how the error for a wrong input differs from the error in the database, or ""."""
     sample = wrong.module_error_input
     try:
         arguments = sample.constructor_input

@@ -43,7 +43,7 @@ def _result(op, sample, device, gradient):
 
 
 def _outcome(op, dtype):
-    """Return None if the CPU cannot run the op, else what differs on the virtual GPU."""
+    """Return the difference between the virtual GPU and the CPU. Return None if the CPU cannot run the op."""
     gradient = op.supports_autograd and dtype is torch.float32
     samples = []
     for sample in op.sample_inputs("cpu", dtype, requires_grad=False):
@@ -64,7 +64,7 @@ def _outcome(op, dtype):
             wrong = differs(_result(op, sample, "cuda", gradient), there, CLOSE[dtype])
         except Exception as error:
             if "not implemented for" in str(error) and dtype not in op.supported_dtypes("cuda"):
-                return ""  # A GPU refuses the dtype as well.
+                return ""  # A GPU rejects this dtype, too.
             wrong = f"{type(error).__name__}: {error}".splitlines()[0][:160]
         if wrong:
             return wrong

@@ -1,9 +1,9 @@
-"""The script that `trace replay` runs: groups on the virtual GPU, compared with the CPU in the same process.
+"""Runs groups of operations on the virtual GPU, and compares the results with the CPU in the same process.
 
     trace replay --values compute --trace T tests/zoo/run.py RESULTS.jsonl compute [linalg] [linalg.solve]
 
 One line of RESULTS names a group when it starts, and another line gives its result, so the file shows which group ended the
-process. Groups that are in RESULTS already are left out. Without names all are run.
+process. Groups that are already in RESULTS are skipped. If no names are given, all groups run.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tests.zoo.groups import Group, all_groups
 
 
 def difference(here: Any, there: Any, close: float | None, path: str = "") -> str:
-    """Return the difference between the results of the virtual GPU and the CPU, or "" if they are equal. `close` None: values
-    do not count."""
+    """Return the difference between the results of the virtual GPU and the CPU, or "" if they are equal. If `close` is None,
+    values are not compared."""
     if isinstance(there, torch.Tensor):
         if not isinstance(here, torch.Tensor):
             return f"{path}: {type(here).__name__} for a tensor"
@@ -67,7 +67,7 @@ def _short(tensor: Any) -> str:
 
 
 def outcome(group: Group, values: str) -> str:
-    """ "" where it went as it should."""
+    """Return what is wrong with the results of a group, or "" if they are right."""
     try:
         torch.manual_seed(0)
         here = group.run("cuda")

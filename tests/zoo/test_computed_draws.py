@@ -1,4 +1,4 @@
-"""Random numbers under --values compute. Each test runs in a separate process."""
+"""Tests random numbers under `--values compute`. Each test runs in a separate process."""
 
 from __future__ import annotations
 

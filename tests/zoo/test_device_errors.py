@@ -1,4 +1,4 @@
-"""Errors that a GPU raises, at once or later: whole scripts with recorded and with computed values."""
+"""Tests errors that a GPU raises, immediately or later, in whole scripts with recorded and with computed values."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def test_an_index_error_is_raised_at_the_next_wait_and_persists(call: str, value
 
 
 def test_an_op_after_the_failed_kernel_raises_the_error_of_cuda(tmp_path: Path) -> None:
-    """GIVEN a label out of range WHEN the CPU kernel of the backward pass fails as well THEN only CUDA's error is raised."""
+    """GIVEN a label out of range WHEN the CPU kernel of the backward pass also fails THEN only CUDA's error is raised."""
     assert _run("print(said(lambda: F.nll_loss(nn.Parameter(M)[:2], bad).backward()))", "compute", tmp_path) == [_ASSERTED]
 
 
-def test_an_index_error_is_raised_at_once_with_launch_blocking(tmp_path: Path) -> None:
+def test_an_index_error_is_raised_immediately_with_launch_blocking(tmp_path: Path) -> None:
     assert _run("print(said(lambda: M[bad]))", "recorded", tmp_path, CUDA_LAUNCH_BLOCKING="1") == [_ASSERTED]
 
 
@@ -121,7 +121,7 @@ with warnings.catch_warnings(record=True) as seen:
 
 @VALUES
 def test_calls_are_accepted_or_rejected_as_on_an_h200(values: str, tmp_path: Path) -> None:
-    """The answers of an NVIDIA H200 with PyTorch 2.11."""
+    """The expected results are those of an NVIDIA H200 with PyTorch 2.11."""
     code = """
 import warnings
 v = torch.arange(10, device="cuda")
@@ -161,7 +161,7 @@ print(said(lambda: torch.equal(M, M)), said(lambda: torch.equal(M, M + 1)))
 
 @VALUES
 def test_dtypes_that_an_h200_rejects_are_rejected(values: str, tmp_path: Path) -> None:
-    """The answers of an NVIDIA H200 with PyTorch 2.11. No kernel runs for a tensor without elements."""
+    """The expected results are those of an NVIDIA H200 with PyTorch 2.11. For a tensor without elements, no kernel runs."""
     code = """
 halves, complexes, wave = M.half(), M.to(torch.complex32), torch.ones(10, device="cuda").half()
 integers = torch.ones(3, dtype=torch.int64, device="cuda")
@@ -282,10 +282,10 @@ with torch.autocast("cuda"):
 
 
 def test_half_precision_ops_without_a_cpu_kernel_are_computed_in_float32(tmp_path: Path) -> None:
-    """The mean over 2 x 2 x 2 ones is 1, each element of the antialiased 2 x 2 picture of threes is 3, and 2 x 4 is 8.
+    """The results are a mean of ones, an antialiased picture of threes, and the double of 4.
 
-    Kernels of other libraries raise RuntimeError for a dtype, torch's own raise NotImplementedError. The kernel in this test
-    stands for a compiled one, so the registry of kernels in Python forgets it.
+    For a missing dtype, kernels of other libraries raise RuntimeError, and torch's kernels raise NotImplementedError. The
+    kernel in this test stands for a compiled kernel, so it is removed from the registry of Python kernels.
     """
     code = """
 own = torch.library.Library("own", "DEF")
@@ -306,7 +306,7 @@ for dtype in (torch.float16, torch.bfloat16):
 
 
 def test_a_gpu_runs_only_the_kernels_of_a_script_that_are_for_gpus(tmp_path: Path) -> None:
-    """The kernel for the GPU returns 8, and the kernel for the CPU returns 7."""
+    """The script's kernel for the GPU returns 8, and its kernel for the CPU returns 7."""
     code = """
 def op(name, kernel, device_types):
     schema = "(Tensor x) -> Tensor"
@@ -363,7 +363,7 @@ def test_cuda_visible_devices_is_interpreted_as_by_torch(visible: str, count: in
 
 @VALUES
 def test_tensor_printing_and_size_errors_are_those_of_a_gpu(values: str, tmp_path: Path) -> None:
-    """The texts are those of the CUDA build of PyTorch 2.14.1 on the simulated device."""
+    """The expected texts are those of the CUDA build of PyTorch 2.14.1 on the simulated device."""
     code = """
 long = torch.zeros(0, device="cuda", dtype=torch.int64)
 for made in (torch.tensor([], device="cuda"), torch.zeros(0, 3, device="cuda"), long):
@@ -393,8 +393,8 @@ print(said(z.backward)[:150])
 
 
 @VALUES
-def test_calls_that_the_cpu_checks_otherwise_are_rejected_as_on_a_gpu(values: str, tmp_path: Path) -> None:
-    """The texts are those of the CUDA build of PyTorch 2.14.1 on the simulated device."""
+def test_calls_that_the_cpu_checks_differently_are_rejected_as_on_a_gpu(values: str, tmp_path: Path) -> None:
+    """The expected texts are those of the CUDA build of PyTorch 2.14.1 on the simulated device."""
     code = """
 S = M.to_sparse()
 one = torch.ones((), device="cuda")

@@ -1,5 +1,5 @@
-"""Calls with tensors or generators on wrong devices have the outcomes of a GPU, listed in mixed_devices.tsv from PyTorch's
-CUDA build."""
+"""Tests that calls with tensors or generators on wrong devices have the outcomes of PyTorch's CUDA build, which
+mixed_devices.tsv lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""PyTorch's OpInfo and ModuleInfo databases: the virtual GPU with computed values gives the CPU's results or a GPU's errors."""
+"""Tests PyTorch's OpInfo and ModuleInfo databases. The virtual GPU with computed values gives the CPU's results or a GPU's
+errors."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.program
 ROOT = Path(__file__).parents[2]
 SLICES = 4
 _NOT_INITIALIZED = "the result is not initialized"
-# These ops differ from the CPU, each for the given reason.
+# The results of these ops differ from those of the CPU, each for the given reason.
 EXCEPTIONS = {
     "empty": _NOT_INITIALIZED,
     "empty_like": _NOT_INITIALIZED,
@@ -37,7 +38,7 @@ EXCEPTIONS = {
 }
 
 
-# These modules differ from the CPU, each for the given reason.
+# The results of these modules differ from those of the CPU, each for the given reason.
 MODULE_EXCEPTIONS: dict[str, str] = {}
 
 

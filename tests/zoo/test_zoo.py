@@ -1,8 +1,8 @@
-"""The zoo: every group of operations on the virtual GPU, with recorded and with computed values, as a user runs a script.
+"""Tests each group of operations in a replay, as a user runs a script, with recorded and with computed values.
 
-Each way is one replay of all groups. If a group ends the process, its start is in the results but not its end, and the
-remaining groups run in a new process. `python tests/zoo/run.py` runs groups by name, even with the torch of another
-interpreter.
+One replay runs all groups with recorded values, and another one with computed values. If a group ends the process, its start is
+in the results but not its end, and the remaining groups run in a new process. `python tests/zoo/run.py` runs groups by name,
+even with the torch of another interpreter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.zoo.recording import recording_of_something_else
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = all_groups()
-_AT_MOST = 5  # processes that groups may end before the rest is given up
+_AT_MOST = 5  # after this number of processes, the remaining groups are given up
 
 
 def _run(values: str, folder: Path) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""Operations that use tensors from outside: numpy, storages, dlpack, tracing, exporting, custom ops, torchvision."""
+"""Groups of operations that use tensors from outside: numpy, storages, dlpack, tracing, exporting, custom ops and
+torchvision."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ def dlpack_capsule(device: str) -> Any:
 
 @family.refused("torch.as_tensor of __cuda_array_interface__ is not emulated by the virtual GPU")
 def cuda_array_interface(device: str) -> Any:
-    class Array:  # of another library
+    class Array:  # stands for an array class of another library
         __cuda_array_interface__ = torch.ones(2, device=device).__cuda_array_interface__
 
     return torch.as_tensor(Array(), device=device)
@@ -200,7 +201,7 @@ def meta_tensors(device: str) -> Any:
 
 @family.group
 def modes_of_a_script(device: str) -> Any:
-    """A script's torch function modes and dispatch modes see the device names that the script uses."""
+    """The torch function modes and dispatch modes of a script see the device names that the script uses."""
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -284,7 +285,7 @@ def graphs_by_dynamo(device: str) -> Any:
 
 @family.group
 def cuda_graphs(device: str) -> Any:
-    """Training whose step is captured: nothing runs at the capture, all of it at each replay."""
+    """Captures a training step. Nothing runs during the capture, and the whole step runs at each replay."""
     model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 1)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     x, losses = torch.zeros(6, 4).to(device), []

@@ -1,4 +1,4 @@
-"""Attention, transformers and their building blocks."""
+"""Groups of operations for attention, transformers and their building blocks."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def encoder_and_decoder(device: str) -> Any:
 
 @family.special(close=1e-4)
 def written_plainly(device: str) -> Any:
-    """As minimal GPTs write it."""
+    """Computes attention with basic operations, as minimal GPTs do."""
     x = torch.randn(2, 6, 16).to(device)
     project = nn.Linear(16, 48).to(device)
     q, k, v = (t.view(2, 6, 2, 8).transpose(1, 2) for t in project(x).split(16, 2))
@@ -127,7 +127,7 @@ def written_plainly(device: str) -> Any:
 
 @family.special(close=1e-4)
 def positions(device: str) -> Any:
-    """Rotary, sinusoidal and relative positions, ALiBi."""
+    """Computes rotary, sinusoidal and relative positions, and ALiBi."""
     x = torch.randn(2, 6, 8).to(device)
     frequencies = 1.0 / 10000 ** (torch.arange(0, 8, 2, device=device).float() / 8)
     angles = torch.outer(torch.arange(6, device=device), frequencies)
@@ -145,7 +145,7 @@ def positions(device: str) -> Any:
 
 @family.group
 def generation(device: str) -> Any:
-    """Greedy and sampled decoding with a cache, until an end token or a length."""
+    """Decodes greedily and by sampling, with a cache, until an end token or a maximum length."""
     embed, head = nn.Embedding(11, 8).to(device), nn.Linear(8, 11).to(device)
     found = []
     with torch.inference_mode():
@@ -173,7 +173,7 @@ def generation(device: str) -> Any:
 
 @family.special(close=1e-4)
 def mixture_of_experts(device: str) -> Any:
-    """Routed with fixed shapes: every expert sees all tokens."""
+    """Routes tokens with fixed shapes, so that every expert processes all tokens."""
     x = torch.randn(6, 8).to(device)
     router, experts = nn.Linear(8, 3).to(device), nn.ModuleList(nn.Linear(8, 8) for _ in range(3)).to(device)
     weight, chosen = router(x).softmax(-1).topk(2)
@@ -198,7 +198,7 @@ def flex_attention(device: str) -> Any:
 
 @family.group
 def flex_attention_backward(device: str) -> Any:
-    """PyTorch has none for the CPU."""
+    """Runs only on the GPU, because PyTorch has no such backward pass for the CPU."""
     from torch.nn.attention.flex_attention import flex_attention
 
     if device == "cuda":

@@ -1,4 +1,4 @@
-"""Gradients: of gradients, custom functions, hooks, checkpoints, forward mode, torch.func."""
+"""Groups of operations for gradients: higher derivatives, custom functions, hooks, checkpoints, forward mode and torch.func."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ def mixed_precision_in_custom_functions(device: str) -> Any:
 @family.group
 def checks(device: str) -> Any:
     if device == "cuda" and torch.rand(1, device=device).item() == torch.rand(1, device=device).item():
-        return [True, True]  # without values there is nothing to check
+        return [True, True]  # gradients cannot be checked without values
     x = torch.randn(3, dtype=torch.float64).to(device).requires_grad_()
     return [torch.autograd.gradcheck(lambda y: y.sin() * 2, (x,)), torch.autograd.gradgradcheck(lambda y: y**3, (x,))]
 

@@ -1,4 +1,4 @@
-"""Reading and writing by index, mask and slice."""
+"""Groups of operations that read and write by index, mask and slice."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def slices(device: str) -> Any:
 @family.group
 def shifted_in_place(device: str) -> Any:
     x = _x(device)
-    x[:-1, 0] = x[1:, 0]  # source and target overlap, and are copied once
+    x[:-1, 0] = x[1:, 0]  # source and target overlap, and the data is copied only once
     return x
 
 
@@ -194,7 +194,7 @@ def embeddings(device: str) -> Any:
 
 @family.group
 def padding_masks(device: str) -> Any:
-    """As sequence models make them of lengths."""
+    """Makes padding masks from lengths, as sequence models do."""
     lengths = torch.tensor([3, 1]).to(device)
     mask = torch.arange(4, device=device)[None] < lengths[:, None]
     x = torch.ones(2, 4, 3, device=device)
@@ -234,7 +234,7 @@ def gradients_by_indices_of_the_host(device: str) -> Any:
 
 @family.group
 def permutations(device: str) -> Any:
-    """Order and its inverse, as pad_packed_sequence makes them."""
+    """Computes an order and its inverse, as pad_packed_sequence does."""
     lengths = torch.tensor([2, 7, 4])
     order = lengths.argsort(descending=True).to(device)
     inverse = torch.empty_like(order).scatter_(0, order, torch.arange(3, device=device))

@@ -1,4 +1,4 @@
-"""Inference: inference_mode, no_grad, and what is read from models that do not train."""
+"""Groups of operations for inference: inference_mode, no_grad, and reads from models that do not train."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def decorators(device: str) -> Any:
 
 @family.group
 def keeping_a_cache(device: str) -> Any:
-    """Keys and values of a decoder in memory set aside."""
+    """Writes the keys and values of a decoder to preallocated memory."""
     with torch.inference_mode():
         cache = torch.zeros(1, 2, 8, 4, device=device)
         for at in range(3):
@@ -201,7 +201,7 @@ def keeping_a_cache(device: str) -> Any:
 
 @family.group
 def moving_averages(device: str) -> Any:
-    """Diffusion sampling: a loop over a schedule of known numbers."""
+    """Samples from a diffusion model, in a loop over a schedule of known numbers."""
     with torch.inference_mode():
         betas = torch.linspace(1e-4, 0.02, 10, device=device)
         alphas = torch.cumprod(1 - betas, 0)

@@ -1,4 +1,4 @@
-"""Layers of torch.nn, forward and backward."""
+"""Groups of operations with the layers of torch.nn, forward and backward."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ family = Family("layers")
 
 
 def _both(device: str, layers: list[Any], *shape: int) -> Any:
-    """Outputs and gradients of each layer on random data of this shape."""
+    """Return the outputs and gradients of each layer on random data of this shape."""
     found = []
     for layer in layers:
         layer = layer.to(device)
@@ -308,7 +308,7 @@ def containers(device: str) -> Any:
 
 @family.special(close=None)
 def vision_blocks(device: str) -> Any:
-    """Squeeze and excitation, depthwise, stochastic depth, mixup: what image models are made of."""
+    """Runs the building blocks of image models: squeeze and excitation, depthwise convolutions, stochastic depth and mixup."""
     x = torch.randn(2, 4, 6, 6).to(device).requires_grad_()
     gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(4, 2, 1), nn.SiLU(), nn.Conv2d(2, 4, 1), nn.Sigmoid()).to(device)
     y = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.BatchNorm2d(4), nn.Hardswish(inplace=True)).to(device)(x)

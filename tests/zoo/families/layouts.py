@@ -1,4 +1,4 @@
-"""Tensors that are not strided: sparse, nested, quantised; and quantisation-aware training."""
+"""Groups of operations with tensors that are not strided (sparse, nested and quantized), and quantization-aware training."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sparse_coo(device: str) -> Any:
 
 @family.group
 def sparse_by_size(device: str) -> Any:
-    """Tensors without elements, also created by the legacy tensor types."""
+    """Creates sparse tensors without elements, also with the legacy tensor types."""
     sizes = [
         torch.sparse_coo_tensor(size=(2, 3), device=device),
         torch.zeros(2, 3, layout=torch.sparse_coo, device=device),
@@ -70,7 +70,7 @@ def sparse_products(device: str) -> Any:
 
 @family.group
 def graph_convolution(device: str) -> Any:
-    """A GCN layer: a sparse adjacency times features."""
+    """Runs a GCN layer: a product of a sparse adjacency matrix and features."""
     adjacency, x = _coo("cpu").to(device), torch.randn(3, 4).to(device)
     layer = nn.Linear(4, 2).to(device)
     out = torch.spmm(adjacency, layer(x))
@@ -196,7 +196,7 @@ def quantisation_aware_training(device: str) -> Any:
 
 @family.group
 def low_bits(device: str) -> Any:
-    """As weight-only quantisation stores numbers: packed 4-bit and 8-bit integers with scales."""
+    """Stores numbers as weight-only quantization does: as packed 4-bit and 8-bit integers with scales."""
     w = torch.randn(4, 8).to(device)
     scale = w.abs().amax(1, keepdim=True) / 7
     q = (w / scale).round().clamp(-8, 7).to(torch.int8)

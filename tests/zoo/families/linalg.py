@@ -1,4 +1,4 @@
-"""Products, decompositions and transforms."""
+"""Groups of operations for matrix products, decompositions and transforms."""
 
 from __future__ import annotations
 

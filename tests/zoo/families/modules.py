@@ -1,4 +1,5 @@
-"""Modules and parameters: moving them, parametrizations, lazy ones, subclasses of tensors, copies and checkpoints."""
+"""Groups of operations with modules and parameters: moving, parametrizations, lazy modules, tensor subclasses, copies and
+checkpoints."""
 
 from __future__ import annotations
 
@@ -189,7 +190,7 @@ def made_there(device: str) -> Any:
 
 
 class Tagged(torch.Tensor):
-    """A tensor with a name of its own."""
+    """A tensor subclass that differs from torch.Tensor only in its name."""
 
 
 @family.group
@@ -217,7 +218,7 @@ def subclasses(device: str) -> Any:
 
 
 class Counted(torch.Tensor):
-    """Counts the functions that it comes by."""
+    """A tensor subclass that counts the functions that are called with it."""
 
     calls = 0
 

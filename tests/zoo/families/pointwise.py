@@ -1,4 +1,5 @@
-"""Element by element: arithmetic, comparison, rounding, special functions, types, in place, lists of tensors."""
+"""Groups of elementwise operations: arithmetic, comparison, rounding, special functions, types, in-place ops and lists of
+tensors."""
 
 from __future__ import annotations
 

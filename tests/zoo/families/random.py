@@ -1,4 +1,4 @@
-"""Random numbers, generators, distributions."""
+"""Groups of operations for random numbers, generators and distributions."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def invalid_distributions_are_refused(device: str) -> Any:
 
 @family.special(close=None)
 def policy_gradient(device: str) -> Any:
-    """An actor and critic as reinforcement learning has them."""
+    """Trains an actor and a critic, as in reinforcement learning."""
     actor, critic = torch.nn.Linear(4, 2).to(device), torch.nn.Linear(4, 1).to(device)
     states = torch.randn(6, 4).to(device)
     policy = D.Categorical(logits=actor(states))

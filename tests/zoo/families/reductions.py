@@ -1,4 +1,4 @@
-"""From many elements to few, and their order: sums, statistics, sorting, running sums, histograms, searching."""
+"""Groups of operations that reduce or order elements: sums, statistics, sorting, running sums, histograms and searching."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def segments(device: str) -> Any:
 
 @family.group
 def accumulated(device: str) -> Any:
-    """Metrics of an epoch, as training scripts keep them."""
+    """Accumulates the metrics of an epoch, as training scripts do."""
     correct, total, loss = torch.zeros(1, device=device), 0, 0.0
     for _ in range(3):
         logits, labels = torch.randn(4, 3).to(device), torch.tensor([0, 1, 2, 0]).to(device)

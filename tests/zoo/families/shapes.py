@@ -1,4 +1,4 @@
-"""Views, joining, cutting, padding, and tensors made from nothing."""
+"""Groups of operations for views, joining, cutting and padding, and for creating tensors."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def facts(device: str) -> Any:
 
 @family.group
 def tokens_of_images(device: str) -> Any:
-    """As vision transformers cut images into patches and windows."""
+    """Cuts images into patches and windows, as vision transformers do."""
     x = torch.arange(96.0).view(1, 6, 4, 4).to(device)
     windows = x.permute(0, 2, 3, 1).view(1, 2, 2, 2, 2, 6).permute(0, 1, 3, 2, 4, 5).contiguous().view(-1, 4, 6)
     shifted = torch.roll(x, (-1, -1), (2, 3))

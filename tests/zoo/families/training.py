@@ -1,4 +1,4 @@
-"""Optimizers, schedules, mixed precision, clipping."""
+"""Groups of operations for optimizers, schedules, mixed precision and gradient clipping."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def autocast(device: str) -> Any:
 
 @family.group
 def finite_gradients(device: str) -> Any:
-    """The optimizer steps are not skipped if a script checks the gradients first."""
+    """If a script checks whether gradients are finite, the optimizer steps are not skipped."""
     model = nn.Linear(4, 3).to(device)
     loss = model(torch.ones(2, 4).to(device)).square().mean()
     loss.backward()
@@ -182,7 +182,7 @@ def finite_gradients(device: str) -> Any:
 
 @family.group
 def in_backward(device: str) -> Any:
-    """An optimizer's step within backward, as large models take it."""
+    """Steps an optimizer within the backward pass, as programs for large models do."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)).to(device)
     each = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
 
@@ -198,7 +198,7 @@ def in_backward(device: str) -> Any:
 
 @family.group
 def own_updates(device: str) -> Any:
-    """Muon's orthogonalisation, LARS, sign descent, by hand."""
+    """Updates weights with handwritten rules: Muon's orthogonalization, LARS and sign descent."""
     w = torch.randn(4, 4).to(device).requires_grad_()
     (w @ w).sum().backward()
     with torch.no_grad():
@@ -213,7 +213,7 @@ def own_updates(device: str) -> Any:
 
 @family.group
 def adversarial(device: str) -> Any:
-    """A generator and a discriminator in turns."""
+    """Trains a generator and a discriminator in turns."""
     g, d = nn.Linear(2, 4).to(device), nn.Linear(4, 1).to(device)
     og, od = torch.optim.Adam(g.parameters(), betas=(0.5, 0.999)), torch.optim.Adam(d.parameters())
     bce = nn.BCEWithLogitsLoss()

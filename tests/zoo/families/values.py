@@ -1,4 +1,4 @@
-"""Scripts that branch on tensor values: checks, loops, and selection of the best result."""
+"""Groups of operations that branch on tensor values: checks, loops, and selection of the best result."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ def counts_that_split(device: str) -> Any:
 
 @family.group
 def out_of_memory_is_the_gpus(device: str) -> Any:
-    """A product that no GPU holds, caught as by scripts that look for the largest batch."""
+    """Catches the error of a product that no GPU can hold, as scripts do that search for the largest batch."""
     try:
         torch.ones(1 << 24, 1, device=device) @ torch.ones(1, 1 << 24, device=device)
     except RuntimeError as error:
