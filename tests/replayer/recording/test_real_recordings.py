@@ -94,6 +94,6 @@ def test_every_kernel_of_the_v100_recording_starts_at_its_recorded_time(shared_t
     launch_step = np.searchsorted(trace.steps.start_ns, launches, side="right") - 1
     error = (np.sort(starts) - steps[launch_step]) - (recorded - trace.steps.start_ns[launch_step])
     # If all kernels had the same latency and gap, the median error would be 126 us. With each kernel's own latency and gap,
-    # the error is a few us. The host needs these to return from the two blocking copies of a step.
+    # the error is a few us. The host needs this time to return from the two blocking copies of a step.
     assert np.percentile(np.abs(error), 50) <= 30_000
     assert np.percentile(np.abs(error), 99) <= 60_000

@@ -446,7 +446,7 @@ def test_a_loop_without_steps_takes_the_recorded_times_again() -> None:
         stage.op("aten::relu")
     charged = stage.simulator.stats.charged_ns
     assert charged[Origin.EXACT] == 80 * US
-    # THEN the next 32 rounds count as the rest of the phase, and all later rounds take the recorded times of the same ops
+    # THEN the next 32 rounds count as the rest of the phase. All later rounds take the recorded times of the same ops
     assert charged[Origin.EQUIVALENT] == pytest.approx((99 - 32) * 80 * US, rel=0.01) and charged[Origin.SCALED] == 0
 
 
