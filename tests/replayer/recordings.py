@@ -86,11 +86,11 @@ class Log:
         self.steps: list[tuple[int, int, int]] = []
         self.kinds: list[int] = []
         self.host: list[tuple[int, ...]] = []
-        self.waits: list[tuple[int, int, int]] = []  # Waits for the device: thread, start, end.
+        self.waits: list[tuple[int, int, int]] = []  # Each row is a wait for the device: thread, start, end.
         self.memory_rows: list[tuple[int, ...]] = []
         self.ranges = HostRanges()
         self.nodes = array("q")
-        self.named: list[tuple[int, str, int, int]] = []  # Ranges that the script names: thread, name, start, end.
+        self.named: list[tuple[int, str, int, int]] = []  # Each row is a range named by the script: thread, name, start, end.
 
     @property
     def host_rows(self) -> int:

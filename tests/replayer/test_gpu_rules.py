@@ -52,7 +52,7 @@ def test_a_sample_is_cast_and_moved_to_the_gpu() -> None:
     sample = Sample(leaves, spec, torch.float32)
     data, index, device = sample.on_gpu(torch.int64)
     assert (data.dtype, index.dtype, device) == (torch.int64, torch.int64, "cuda")
-    assert data.is_cuda and index.is_cuda and data.tolist() == [2, 3]  # Samples become absolute values of at most 3.
+    assert data.is_cuda and index.is_cuda and data.tolist() == [2, 3]  # Sample values become absolute values of at most 3.
     assert sample.tensors() == [0, 1]
     assert sample.run(lambda x, i, device: x.dtype, torch.float16) == torch.float16
 

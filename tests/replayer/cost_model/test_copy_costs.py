@@ -1,5 +1,5 @@
 """Tests that the times of copies come from recorded copies of the same kind, from published figures or from estimates.
-Estimates are marked."""
+Estimated times are marked as estimates."""
 
 from __future__ import annotations
 

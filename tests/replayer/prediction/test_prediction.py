@@ -469,7 +469,7 @@ LAYER = ("addmm", ((16,), (4, 8), (8, 16)))
     [
         (4, LAYER, "relu", ((4, 5),), ((8, 5),)),
         (4, LAYER, "relu", ((3, 4, 5),), ((3, 8, 5),)),  # The batch is the second dimension.
-        (4, LAYER, "relu", ((12, 5), (12,)), ((24, 5), (24,))),  # This size is a multiple of the batch.
+        (4, LAYER, "relu", ((12, 5), (12,)), ((24, 5), (24,))),  # This size is a multiple of the batch size.
         (4, LAYER, "relu", ((7, 5), (0, 5), ()), ((7, 5), (0, 5), ())),
         # These are the shapes of weights, the second one transposed.
         (4, LAYER, "relu", ((8, 16), (16, 8), (16,)), ((8, 16), (16, 8), (16,))),

@@ -69,7 +69,8 @@ def growing_lengths(settings: str) -> DeviceMemory:
 
 def test_growing_batches_reserve_less_memory_with_expandable_segments() -> None:
     """GIVEN growing batches WHEN each batch is freed before the next one THEN one expandable segment grows with the largest
-    batch. Plain segments accumulate. The largest batch has 195 x 940 KiB, which is 180 MiB in pages of 20 MiB."""
+    batch. Plain segments accumulate from batch to batch. The largest batch has 195 x 940 KiB, which is 180 MiB in pages of 20
+    MiB."""
     expandable, plain = growing_lengths(ON), growing_lengths(OFF)
     assert expandable.usage.peak_allocated_bytes == 195 * (940 << 10) <= plain.usage.peak_allocated_bytes
     assert expandable.usage.reserved_bytes == 180 * MIB
