@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 
 from traces.comparison.program.device_ops import DeviceOp, shape_text
 from traces.model.layouts import Shape
@@ -87,9 +88,13 @@ def _sequences(calls: list[DeviceOp], shaped: bool) -> list[list[_Key]]:
 
 def _varying(steps: list[list[_Key]]) -> set[_Key]:
     """Return the calls whose number depends on the step, for example because the data decides the shapes. The first step may
-    contain calls that only prepare."""
-    counts = [Counter(step) for step in steps[1:]]
-    return {key for key in set().union(*counts) if len({count[key] for count in counts}) > 1}
+    contain calls that only prepare. Steps that share less than half of their calls are of different kinds. For example, all
+    shapes of the last batch of an epoch may be smaller."""
+    found: set[_Key] = set()
+    for one, other in pairwise(map(Counter, steps[1:])):
+        if 2 * (one & other).total() >= max(one.total(), other.total()):
+            found.update(key for key in one | other if one[key] != other[key])
+    return found
 
 
 def _called(key: _Key) -> str:

@@ -125,3 +125,15 @@ def test_calls_whose_shapes_the_data_decides_are_not_out_of_place() -> None:
     assert reordered(ours, theirs) == ""
     # WHEN each step of a trace has the same shapes THEN swapped calls are out of place
     assert reordered(steps(*[(1, 2)] * 4), steps(*[(2, 1)] * 4)).startswith("the same ops in another order: 1 of 4")
+
+
+def test_a_smaller_last_batch_does_not_hide_another_order_of_calls() -> None:
+    """GIVEN four steps, of which the third has a smaller batch WHEN two calls are swapped in each step of one trace THEN the
+    calls are out of place."""
+
+    def steps(names: str) -> list[DeviceOp]:
+        shapes = [(batch,) for batch in (8, 8, 3, 8)]
+        return [DeviceOp(step, 0, of, of, shape, None, (shape,)) for step, shape in enumerate(shapes) for of in names]
+
+    assert reordered(steps("abcdef"), steps("abcdef")) == ""
+    assert reordered(steps("abcdef"), steps("bacdef")).startswith("the same ops in another order: 1 of 6")
