@@ -9,7 +9,8 @@ from traces.library import find
 
 
 def unsigned(name: str, folder: Path) -> Path:
-    """A copy of a library entry without a workload signature, so small scripts can use its times."""
+    """Write a copy of a library entry without a workload signature, so that small scripts can use its times. Return the
+    path."""
     trace = load(find(name))
     trace.workload = None
     save(trace, folder / f"unsigned-{name}.msgpack")

@@ -1,4 +1,4 @@
-"""Replays unmodified programs of other projects: Hugging Face's models and Trainer, and a Lightning module.
+"""Tests that unmodified programs of other projects can be replayed: Hugging Face's models and Trainer, and a Lightning module.
 
 Each script in `scripts/` runs natively on the CPU and under `trace replay`, each in its own process, and writes the results to
 compare. The trace contains one kernel of an A100, so nearly all times are estimated, but all other results must agree.
@@ -25,12 +25,12 @@ from traces.model.machine import DeviceProperties
 from traces.model.trace import Device, Origin, Trace
 
 SCRIPTS = Path(__file__).parent / "scripts"
-FP16_SCALER_BYTES = 2 * 512  # its scale and its growth tracker, rounded as the caching allocator does
+FP16_SCALER_BYTES = 2 * 512  # the allocator rounds up the bytes of the scale and of the growth tracker
 
 
 @dataclass(frozen=True, repr=False)
 class Runs:
-    """Return the results of a script in a native run and in a replay, and the replay's timeline."""
+    """The results of a script in a native run and in a replay, and the timeline of the replay."""
 
     native: dict[str, Any]
     replayed: dict[str, Any]
@@ -99,9 +99,10 @@ def test_transformers_run_the_attention_and_optimizer_kernels_of_cuda(transforme
     run as foreach or fused ops."""
     ops = transformers.ops()
     flash = ops["_scaled_dot_product_flash_attention_backward"]
-    # Two layers and two steps of GPT-2, BERT and ViT in two half precisions, and 40 micro-batches of the Trainer.
+    # GPT-2, BERT and ViT have two layers and run two steps in two half precisions. The Trainer runs 40 micro-batches.
     assert flash == 3 * 2 * 2 * 2 + 2 * 40
-    assert ops["_scaled_dot_product_efficient_attention_backward"] >= 4 * 3 * 2 * 2  # in single precision, and T5 with its bias
+    # Models in single precision use this kernel, and so does T5 with its bias.
+    assert ops["_scaled_dot_product_efficient_attention_backward"] >= 4 * 3 * 2 * 2
     assert "_scaled_dot_product_attention_math" not in ops and "bmm" not in ops
     assert ops["_foreach_addcdiv_"] and ops["_fused_adamw_"] and ops["_foreach_norm"]
 

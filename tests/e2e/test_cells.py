@@ -1,4 +1,4 @@
-"""`trace replay` on cells of the library: by GPU, by name, with changing batch sizes, and for models missing from the library.
+"""Tests `trace replay` with library cells that are chosen by GPU or by name, with changing batch sizes, and for unknown models.
 
 With `--clock recorded`, the times are exact even on a busy machine.
 """
@@ -113,7 +113,7 @@ print("trained with", size)
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the library: a network at batch 2, 4 and 1000, and a script beside it."""
+    """Create a library folder with a network at batch sizes 2, 4 and 1000, and a script. Return the folder."""
     folder = tmp_path_factory.mktemp("library")
     batches = np.array([2, 4, 1000])
     peaks = np.array([1, 2, 8 << 20])
@@ -201,7 +201,7 @@ def test_a_script_can_halve_its_batch_after_running_out_of_memory(library: Path,
     done = replay(tmp_path, "--gpu", "g8", "halve.py")
 
     assert done.returncode == 0, done.stderr
-    # The first step runs without the optimizer's momentum, so its memory still fits.
+    # The first step fits in memory, because the optimizer has no momentum yet.
     assert done.stdout.splitlines() == ["out of memory at 524288 after 1", "trained with 262144"]
     assert "trace: g8/net: Test GPU G9 ran out of memory at batch 524288; this run needs batch 524288\n" in done.stderr
     assert "5 steps of batch 262144 as measured" in done.stderr

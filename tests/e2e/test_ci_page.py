@@ -1,4 +1,4 @@
-"""The commands of docs/ci.md run in a shell, and so do those of action.yml."""
+"""Tests that the commands of docs/ci.md and of action.yml run in a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs `trace replay --clock virtual` and `trace replay --speed` as a user does."""
+"""Tests `trace replay --clock virtual` and `trace replay --speed` as a user runs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from traces.model.trace import StepKind
 pytestmark = pytest.mark.real_time
 
 ROOT = Path(__file__).resolve().parents[2]
-STEP_S = 0.7597  # of the recording p100, without loading data
+STEP_S = 0.7597  # the step time of the recording p100 without data loading
 
 WAITING = """
 import time
@@ -88,7 +88,7 @@ def test_an_epoch_on_the_virtual_clock_is_fast_and_accurate(tmp_path: Path) -> N
     assert took_s < 80 * STEP_S / 2
     assert facts["clock"] == "virtual" and facts["speed"] == 1
     assert abs(facts["compute_side"]["error"]) < 1e-4
-    images_per_s = float(said.splitlines()[2].split()[-2])  # by the script's own time.perf_counter
+    images_per_s = float(said.splitlines()[2].split()[-2])  # the script measures this with time.perf_counter
     assert images_per_s == pytest.approx(4 / STEP_S, rel=0.1)
     assert "Data loading times are not realistic" in said
     replayed = load(tmp_path / "out.msgpack")
@@ -96,7 +96,7 @@ def test_an_epoch_on_the_virtual_clock_is_fast_and_accurate(tmp_path: Path) -> N
     diff = subprocess.run(
         [sys.executable, "-m", "tui.cli", "diff", "p100-no-cudnn", "out.msgpack"], cwd=tmp_path, capture_output=True, text=True
     )
-    # THEN batches of 4 small images are not the recorded 128
+    # THEN the diff says that the programs differ: the batches have 4 small images instead of 128 large ones
     assert diff.returncode == 1 and "NOT the same program" in diff.stdout
     assert "Data loading times are not realistic" in diff.stdout
 
@@ -134,7 +134,8 @@ def test_the_script_reads_virtual_time_and_never_deadlocks(tmp_path: Path) -> No
     assert float(said["really"].split()[-1]) < took_s < 60
     assert 0.9 * steps_s < float(said["between events"].split()[-1]) < steps_s + took_s
     worker, machine = map(float, said["worker"].split()[1:])
-    assert 3600 + 0.9 * steps_s < worker < 3600 + steps_s + took_s + 1  # as at its fork, without the second hour
+    # The worker was forked before the second sleep of an hour.
+    assert 3600 + 0.9 * steps_s < worker < 3600 + steps_s + took_s + 1
     assert machine < took_s
     assert json.loads((tmp_path / "r.json").read_text())["events_never_recorded"] == 1
     assert "an event that it never recorded" in " ".join(done.stderr.split())

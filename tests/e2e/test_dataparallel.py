@@ -1,4 +1,5 @@
-"""nn.DataParallel as a user runs it: replayed from two GPUs, predicted from one, recorded again, and limited by memory."""
+"""Tests nn.DataParallel as a user runs it: replayed from two GPUs, predicted from one GPU, recorded again, and with limited
+memory."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ for x, y in torch.utils.data.DataLoader(data, batch_size=4):
     optimizer.step()
 """
 
-# A model of twelve layers, distributed over the GPUs. With gradients and momentum, its weights of 256 MiB per layer take 9 GiB.
+# A model of twelve layers that are distributed over the GPUs. With gradients and momentum, each layer of 256 MiB takes 768 MiB.
 DEEP_AND_WIDE = """
 import torch
 from torch import nn
@@ -70,7 +71,7 @@ def trace_command(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[
 
 
 def replayed(folder: Path, name: str, batch: int) -> Trace:
-    """Return the timeline of the example, replayed with small images on a recording of the library."""
+    """Replay the example with small images on a recording of the library. Return the timeline."""
     script = (ROOT / "examples" / "train_dataparallel.py", "--trace", unsigned(name, folder), "--batch-size", str(batch))
     small = ("--image-size", "32", "--workers", "0", "--steps", "8", "--print-every", "4")
     done = trace_command("replay", "--clock", "virtual", "-o", f"{name}.msgpack", *script, *small, cwd=folder)
@@ -80,12 +81,13 @@ def replayed(folder: Path, name: str, batch: int) -> Trace:
 
 
 def test_diff_of_one_and_two_gpus_shows_the_published_cost_per_phase(tmp_path: Path) -> None:
-    """GIVEN the one-GPU and the two-GPU recording of the study WHEN one script is replayed on each THEN trace diff shows the
-    cost of two GPUs for each phase."""
+    """GIVEN the study's recordings with one GPU and with two GPUs WHEN one script is replayed on each THEN trace diff shows the
+    cost of the second GPU for each phase."""
     one, two = replayed(tmp_path, "p100-no-cudnn", 128), replayed(tmp_path, "p100x2-no-cudnn", 256)
     files = "p100-no-cudnn.msgpack", "p100x2-no-cudnn.msgpack"
     done = trace_command("diff", *files, "--json", "--tolerance", "0.1", cwd=tmp_path)
-    assert done.returncode in (1, 3), done.stderr  # another batch size, or, of phases alone, not to be told
+    # The programs have different batch sizes, or traces of phases do not show whether they are the same.
+    assert done.returncode in (1, 3), done.stderr
     facts: dict[str, Any] = json.loads(done.stdout)
     assert facts == json.loads(json.dumps(compare(one, two, 0.1).to_json()))
 
@@ -163,7 +165,8 @@ def test_two_gpus_are_predicted_from_one(tmp_path: Path, one_gpu: Path) -> None:
     p2p = work.take(work.name == two.strings.find("Memcpy PtoP (Device -> Device)"))
     weights_bytes = (8 * 16 + 16 + 16 * 4 + 4) * 4
     assert sorted(set(p2p.bytes.tolist())) == [2 * 4 * 4, weights_bytes]
-    assert set((p2p.duration_ns - p2p.bytes * 10).tolist()) == {1_500}  # a byte in ten nanoseconds, and the least
+    # Each byte takes ten nanoseconds, and each copy at least 1.5 us.
+    assert set((p2p.duration_ns - p2p.bytes * 10).tolist()) == {1_500}
 
 
 def test_an_unsupported_number_of_gpus_is_rejected_before_the_script_runs(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""examples/dataparallel_study.py: its networks, its table and picture, and its cells as a user runs them without a GPU."""
+"""Tests examples/dataparallel_study.py as a user runs it without a GPU: its networks, table, picture and cells."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from traces.format.trace_file import load, save
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = ROOT / "examples" / "dataparallel_study.py"
 
-# Run several configurations in one process, as a notebook does. Each line of sys.argv[1] is a command.
+# This script runs several configurations in one process, as a notebook does. Each line of sys.argv[1] is a command.
 SEVERAL = f"""
 import sys
 sys.path.insert(0, {str(STUDY.parent)!r})
@@ -57,7 +57,7 @@ def cells(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def one_gpu(tmp_path: Path) -> Path:
-    """Return a recording of one GPU with kernels, made by another program."""
+    """Return a recording of one GPU with kernels. It is a recording of a different program."""
     phases = [("forward", 0, 2_000), ("backward", 2_000, 3_000), ("optimizer", 3_000, 4_000)]
     save(make_recording(phases, [Op("aten::mul", 100, 50, kernel=(160, 500))], steps=2), tmp_path / "one.msgpack")
     return tmp_path / "one.msgpack"
@@ -93,7 +93,7 @@ def test_digit_images_are_the_same_on_every_machine_and_can_be_enlarged() -> Non
     assert torch.equal(images, digits(200, seed=3)[0]) and not torch.equal(images, digits(200, seed=4)[0])
     means = torch.stack([images[labels == digit].mean(0) for digit in range(10)]).flatten(1)
     nearest = torch.cdist(images.flatten(1), means).argmin(1)
-    assert float((nearest == labels).float().mean()) > 0.6  # they can be told apart, but not all by their outline alone
+    assert float((nearest == labels).float().mean()) > 0.6  # most digits have recognizable outlines, but not all
     assert resized(images, 64).shape == (200, 1, 64, 64) and resized(images, 28) is images
 
 
@@ -108,8 +108,8 @@ def test_after_freezing_only_the_last_layers_can_be_trained() -> None:
 
 
 def test_reported_bytes_equal_the_bytes_copied_between_the_virtual_gpus(tmp_path: Path, one_gpu: Path) -> None:
-    """GIVEN cells of both versions, on 1 to 3 GPUs, with frozen layers and a batch that cannot be split evenly WHEN they run on
-    virtual GPUs THEN each row has the number of bytes copied on the timeline."""
+    """GIVEN cells of both versions on 1 to 3 virtual GPUs THEN each row has the number of bytes that are copied on the
+    timeline. One cell has frozen layers, and in one the batch cannot be split evenly."""
     (tmp_path / "several.py").write_text(SEVERAL)
     small = "cell --image-size 32 --warmup 1 --steps 1"
     words = [
@@ -141,7 +141,7 @@ def test_reported_bytes_equal_the_bytes_copied_between_the_virtual_gpus(tmp_path
         "labels": 6 * 8, "scatter": 6 * 32 * 32 * 4, "replicate": weights, "gather": 3 * 10 * 4,
         "gather_backward": 3 * 10 * 4, "broadcast_backward": weights,
     }  # fmt: skip
-    # Four images are two for each of two GPUs. The gradients of frozen layers are also summed, as zeros.
+    # Four images are split into two for each of two GPUs. The gradients of frozen layers are zeros, and they are summed, too.
     assert three["parts_bytes"] == frozen["parts_bytes"]
     assert three["parts_bytes"]["replicate"] == three["parameter_bytes"] + three["buffer_bytes"]
     assert frozen["trained_parameters"] < three["trained_parameters"] == three["parameters"]
@@ -153,7 +153,7 @@ def test_reported_bytes_equal_the_bytes_copied_between_the_virtual_gpus(tmp_path
 
 
 def test_a_replay_of_published_step_times_reports_the_time_of_each_stage(tmp_path: Path) -> None:
-    """GIVEN the published times of ResNet-18 on two P100 THEN both versions of the script take these times."""
+    """GIVEN the published times of ResNet-18 on two P100 THEN the stages of both versions of the script take these times."""
     (tmp_path / "several.py").write_text(SEVERAL)
     small = "cell --model resnet18 --batch-size 256 --gpus 2 --image-size 28 --warmup 2 --steps 2"
     on, words = unsigned("p100x2-no-cudnn", tmp_path), f"{small} --parallel nn\n{small} --parallel plain"
@@ -180,7 +180,8 @@ def test_both_versions_of_the_script_have_equal_losses_if_values_are_computed(tm
 
 
 def test_a_network_that_does_not_fit_is_reported_in_its_row(tmp_path: Path, one_gpu: Path) -> None:
-    """GIVEN a network whose weights do not fit and one whose optimizer does not fit THEN each row has only the failure."""
+    """GIVEN a network whose weights do not fit, and one whose optimizer does not fit THEN each row contains only the
+    failure."""
     (tmp_path / "several.py").write_text(SEVERAL)
     words = "cell --model alexnet --image-size 64\ncell --model resnet18 --image-size 32 --batch-size 2"
     replayed("--gpu-memory", "128MiB", "--trace", one_gpu, "several.py", words, cwd=tmp_path)
@@ -194,7 +195,7 @@ def test_a_network_that_does_not_fit_is_reported_in_its_row(tmp_path: Path, one_
 def test_a_grid_runs_one_command_per_configuration_and_skips_measured_ones(
     tmp_path: Path, one_gpu: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """GIVEN a grid in which one cell is measured and another cannot run THEN the third cell is measured and the failed one is
+    """GIVEN a grid with a measured cell and a cell that cannot run THEN only the third cell is measured, and the failure is
     reported."""
     known = row(1, 5.0, model="squeezenet1_0", batch_size=4, image_size=32)
     (tmp_path / "study.jsonl").write_text(json.dumps(known) + "\n")
@@ -259,7 +260,7 @@ ROWS = [
     row(4, failed="out of memory"),
     row(1, model="alexnet", epochs=20, epochs_to_target=None, last_loss=0.31),
     row(2, model="alexnet", epochs=7, epochs_to_target=7, last_loss=0.03),
-    row(2, 240.0),  # measured again: this one counts
+    row(2, 240.0),  # this row replaces the first row of the same cell
 ]
 
 
@@ -297,9 +298,9 @@ def test_the_picture_shows_every_network_and_part(tmp_path: Path) -> None:
     texts = re.findall(r">([^<>]+)</text>", picture)
     assert {"vgg16, 134.30 M", "ms per image", "times as fast as one GPU", "computation", "batch 64", "at best"} <= set(texts)
     assert {name.replace("_", " ") for name in PARTS} <= set(texts)
-    assert not any("alexnet" in text for text in texts)  # of it, only the epochs are known
+    assert not any("alexnet" in text for text in texts)  # the results of alexnet contain no step times
     study_tables.draw(study_tables.rows_of(results(tmp_path)), tmp_path / "again.svg")
-    assert (tmp_path / "again.svg").read_text() == picture  # it can be kept in a repository
+    assert (tmp_path / "again.svg").read_text() == picture  # the picture is always the same, so it can be kept in a repository
 
 
 def test_a_picture_without_matplotlib_or_anything_to_draw_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

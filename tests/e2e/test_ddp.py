@@ -1,4 +1,5 @@
-"""Several ranks as a user starts them, with torchrun or `--nproc`: their output, files and exit codes. Waits take real time."""
+"""Tests several ranks that a user starts with torchrun or `--nproc`: their output, files and exit codes. Waits take real
+time."""
 
 from __future__ import annotations
 
@@ -53,13 +54,13 @@ def test_ranks_of_torchrun_are_merged_into_one_timeline(trace: Path, tmp_path: P
     gradients = [row for row in found["operations"] if (row["name"], row["phase"]) == ("all_reduce", "backward")]
     assert [row["bytes"] for row in gradients] == [2 * 6 * PARAMETERS_BYTES]
     assert found["exposed_ns"] > 0 and "Communication between ranks" in done.stderr
-    # What is on a rank's own stream after an operation that the rank waited for starts after it.
+    # Communication has a separate stream. THEN each device has one such stream, which is not stream 0.
     for device in (0, 1):
         rows = replayed.device.take(replayed.device.device == device)
         nccl = [row for row, name in enumerate(rows.name.tolist()) if "nccl" in replayed.strings[name]]
         assert len(set(rows.stream[nccl].tolist())) == 1 and 0 not in rows.stream[nccl]
     steady = replayed.steps.duration_ns[replayed.steps.kind == StepKind.STEADY]
-    assert steady.min() >= 2_000_000  # the recorded kernel of the one layer that the recording holds
+    assert steady.min() >= 2_000_000  # each step runs the kernel of 2 ms that was recorded for one layer
 
 
 @pytest.mark.parametrize(("how", "code", "told"), [("exception", 1, "exit code 1"), ("kill", 137, "signal SIGKILL")])
@@ -73,8 +74,7 @@ def test_a_rank_that_dies_ends_the_run_with_its_exit_code(trace: Path, how: str,
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux counts shared pages")
 def test_thirty_two_ranks_share_most_of_their_memory(trace: Path) -> None:
-    """GIVEN a machine that cannot hold torch 32 times in memory WHEN 32 ranks train THEN the ranks share most of their
-    memory."""
+    """The machine's memory cannot hold torch 32 times, so the ranks have to share most of it."""
     done = replay("--trace", trace, "--nproc", "32", "--clock", "virtual", SCRIPT, "--steps", "2", "--memory", seconds=400.0)
     assert done.returncode == 0, done.stderr
     everyone = re.escape(str(list(range(32))))
@@ -83,13 +83,13 @@ def test_thirty_two_ranks_share_most_of_their_memory(trace: Path) -> None:
     memory = [ast.literal_eval(found) for found in re.findall(r"memory \d+: (.*)", done.stdout)]
     assert len(memory) == 32
     for of in memory:
-        assert of["rss"] > 150  # MiB: torch is there
+        assert of["rss"] > 150  # in MiB, including torch
         assert of["private"] < 0.3 * of["rss"] and of["pss"] < 0.4 * of["rss"]
 
 
 def test_cuda_environment_variables_that_a_rank_sets_take_effect(trace: Path, tmp_path: Path) -> None:
-    """GIVEN ranks in which torch was imported before the script's first line WHEN the script sets CUDA's variables THEN they
-    take effect."""
+    """In a rank, torch is imported before the first line of the script. The script can still set CUDA's environment
+    variables."""
     (tmp_path / "train.py").write_text("""
 import os
 os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]

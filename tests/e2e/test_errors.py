@@ -1,4 +1,4 @@
-"""How a failing script ends under a replay: its error is printed last, with an explanation if the driver was missing."""
+"""Tests how a failing script ends in a replay. Its error is printed last, with an explanation if the driver was missing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def launch(x):
 """
 
 
-def test_an_error_for_lack_of_the_driver_is_followed_by_the_package_name(tmp_path: Path) -> None:
+def test_an_error_caused_by_a_missing_driver_is_followed_by_the_package_name(tmp_path: Path) -> None:
     package = tmp_path / "site-packages" / "fastkernels"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(KERNELS)

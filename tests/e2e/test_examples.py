@@ -1,4 +1,4 @@
-"""The examples are plain scripts. Here they run natively on the CPU."""
+"""Tests that the examples are plain scripts that run natively on the CPU."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SMALL_GPT = "--device cpu --layers 2 --width 32 --heads 4 --context 16 --vocabul
 )
 def test_a_script_trains_on_the_cpu(tmp_path: Path, words: str, first: str, unit: str) -> None:
     run = [str(EXAMPLES / word) if word.endswith(".py") else word for word in words.split()]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # what torchrun sets otherwise, and says so
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # without this variable, torchrun would set it and print a message
     done = subprocess.run([sys.executable, "-W", "error", *run], cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     found, *steps = done.stdout.splitlines()
@@ -72,7 +72,7 @@ def test_a_gpt_reads_only_earlier_tokens_and_has_the_published_size() -> None:
     changed[0, 8] = (changed[0, 8] + 1) % 50
     same = (model(tokens) == model(changed)).all(dim=2)[0]
     assert same[:8].all() and not same[8:].any()
-    block = 4 * 16 + 4 * 16 * 16 + 4 * 16 + 8 * 16 * 16 + 5 * 16  # norms, attention, perceptron
+    block = 4 * 16 + 4 * 16 * 16 + 4 * 16 + 8 * 16 * 16 + 5 * 16  # norms, attention and perceptron of a block
     assert sum(parameter.numel() for parameter in model.parameters()) == (50 + 12) * 16 + 2 * block + 2 * 16
 
 
@@ -104,5 +104,5 @@ def test_images_are_the_same_at_every_access_and_differ_by_index() -> None:
     assert len(images) == 300
     assert torch.equal(first, images[3][0])
     assert torch.equal(first, SyntheticImages(length=300, classes=10, size=64, distinct=8)[3][0])
-    assert not torch.equal(first, images[3 + 8][0])  # the same stored image, cropped or flipped otherwise
+    assert not torch.equal(first, images[3 + 8][0])  # both use the same stored image, but it is cropped or flipped differently
     assert abs(float(first.mean())) < 3 and float(first.std()) > 0.1

@@ -1,4 +1,4 @@
-"""`trace fit` on real scripts: the steps that it runs, its output, and that it leaves no files behind."""
+"""Tests `trace fit` on real scripts: the steps that it runs, its output, and that no files are left behind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def test_fit_runs_a_script_for_a_few_steps_and_judges_each_gpu(tmp_path: Path) -
     facts: dict[str, Any] = json.loads(ran.stdout)
     assert (facts["batch"], facts["steps_run"], facts["devices"], facts["notes"]) == (48, 4, 1, [])
     weights = 4 * (2 * 512 * 4096 + 512 + 4096)
-    assert 4 * weights < facts["peak_allocated_bytes"] < 6 * weights + (64 << 20)  # gradients, two moments, cuBLAS' workspaces
+    # Weights, gradients and two moments, and cuBLAS workspaces.
+    assert 4 * weights < facts["peak_allocated_bytes"] < 6 * weights + (64 << 20)
     t4, a100 = facts["gpus"]
     assert t4["step_estimated"] and t4["step_from"] == "estimated" and t4["step_ns"] > a100["step_ns"] > 0
     per_sample = (15_000 << 20) / t4["largest_batch"]
@@ -62,7 +63,7 @@ def test_fit_runs_a_script_for_a_few_steps_and_judges_each_gpu(tmp_path: Path) -
 
 
 def test_fit_measures_the_step_time_of_a_script_that_never_waits(tmp_path: Path) -> None:
-    """GIVEN a loop without a loader and without reads THEN the host has finished all steps before the GPU starts the first."""
+    """In a loop without a loader and without reads, the host finishes all steps before the GPU starts the first one."""
     loop = TRAIN[: TRAIN.index("data =")] + (
         "for i in range(9):\n    x = torch.zeros(batch_size, 512, device='cuda')\n"
         "    optimizer.zero_grad()\n    model(x).sum().backward()\n    optimizer.step()\n"
@@ -70,10 +71,11 @@ def test_fit_measures_the_step_time_of_a_script_that_never_waits(tmp_path: Path)
     (tmp_path / "train.py").write_text(loop)
     ran = run(tmp_path, "--gpus", "t4,a100-80gb", "--json", "train.py")
     t4, a100 = json.loads(ran.stdout)["gpus"]
-    assert 4_000_000 > t4["step_ns"] > 2 * a100["step_ns"] > 40_000  # 4 M weights: 1.4 GFLOP, and AdamW moves 117 MB
+    # For 4 M weights, a step has 1.4 GFLOP, and AdamW reads and writes 117 MB.
+    assert 4_000_000 > t4["step_ns"] > 2 * a100["step_ns"] > 40_000
     (tmp_path / "infer.py").write_text(loop.replace("optimizer.zero_grad()", "with torch.no_grad(): model(x).cpu(); continue"))
     [inferring] = json.loads(run(tmp_path, "--gpus", "t4", "--json", "infer.py").stdout)["gpus"]
-    assert 10_000 < inferring["step_ns"] < t4["step_ns"] / 3  # no gradients, no optimizer
+    assert 10_000 < inferring["step_ns"] < t4["step_ns"] / 3  # inference computes no gradients and runs no optimizer
 
 
 def test_the_busier_of_two_gpus_determines_the_step_time(tmp_path: Path) -> None:
@@ -89,8 +91,8 @@ def test_the_busier_of_two_gpus_determines_the_step_time(tmp_path: Path) -> None
 
 
 def test_measured_batch_limits_are_used_for_a_gpu_in_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a T4 on which this script ran up to batch 100 and was out of memory at 101 THEN the limit is measured for the T4
-    and estimated for other GPUs. A script with another memory need gets an estimate."""
+    """GIVEN a T4 on which batch 100 fitted and batch 101 did not THEN the limit is measured for the T4 and estimated for other
+    GPUs. A script that needs a different amount of memory gets an estimate."""
     (tmp_path / "train.py").write_text(TRAIN)
     words = ["--gpus", "t4,a100-80gb", "--json", "train.py", "--batch-size"]
     small, large = (json.loads(run(tmp_path, *words, str(batch)).stdout) for batch in (48, 90))
@@ -128,7 +130,7 @@ def test_measured_batch_limits_are_used_for_a_gpu_in_the_library(tmp_path: Path,
 
 
 def test_a_gpu_without_tf32_needs_memory_for_convolution_workspaces(tmp_path: Path) -> None:
-    """GIVEN a convolution of 128 channels in fp32 WHEN its workspace fits on the T4 THEN the T4 reserves it."""
+    """GIVEN a float32 convolution of 128 channels THEN the T4, which has no TF32, reserves memory for its workspace."""
     (tmp_path / "infer.py").write_text(
         "import torch\nmodel = torch.nn.Conv2d(128, 128, 3, padding=1).cuda()\n"
         "x = torch.zeros(64, 128, 56, 56, device='cuda')\n"
@@ -158,5 +160,7 @@ def test_fit_uses_the_rank_that_needs_the_most_memory(tmp_path: Path) -> None:
     gradients = 4 * (2 * 512 * 4096 + 512 + 4096)
     for card, name in ((t4, "Tesla T4"), (a100, "NVIDIA A100-SXM4-40GB")):
         all_ns = CollectiveCosts(name).next("all_reduce", gradients, 2).duration_ns
-        assert 0 < card["step_communication_ns_estimated"] < min(2 * all_ns, card["step_ns"])  # 2: its latency counts by bucket
-    assert t4["step_communication_ns_estimated"] > 3 * a100["step_communication_ns_estimated"]  # PCIe against NVLink
+        # The factor 2 allows for the latency of each bucket.
+        assert 0 < card["step_communication_ns_estimated"] < min(2 * all_ns, card["step_ns"])
+    # The T4 has PCIe, and the A100 has NVLink.
+    assert t4["step_communication_ns_estimated"] > 3 * a100["step_communication_ns_estimated"]

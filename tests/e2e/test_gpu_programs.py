@@ -48,7 +48,7 @@ def test_each_difference_between_two_runs_is_named() -> None:
 
 
 def test_a_script_that_ends_normally_may_take_longer_at_its_end() -> None:
-    """The recorder reads the profile at the end, so the limit holds only after errors."""
+    """The recorder reads the profile at the end of a script, so the time limit holds only after errors."""
     sound = replace(BARE, exit_code=0)
     assert list(differences(sound, replace(sound, end_s=9.0))) == []
 
@@ -79,8 +79,8 @@ def test_numbers_that_a_script_prints_are_compared() -> None:
 
 
 def test_a_run_reports_when_the_script_ended_and_which_processes_it_left(tmp_path: Path) -> None:
-    """GIVEN a script that sleeps 0.3 s after its last mark and leaves a child WHEN run THEN both are known, and the child is
-    ended."""
+    """GIVEN a script that sleeps after its last mark and leaves a child process THEN the run reports both, and ends the
+    child."""
     (tmp_path / "marks").mkdir()
     script = f"""
 import os, subprocess, sys, time
@@ -120,7 +120,7 @@ def test_an_unhandled_keyboard_interrupt_has_one_of_two_exit_codes() -> None:
 
 
 def test_clean_and_profiled_training_steps_are_counted(tmp_path: Path) -> None:
-    """GIVEN a recording of a clean step, a profiled one, one after the profile and an evaluation THEN it has three steps."""
+    """Steps after a profile are counted, too. Evaluation steps are not counted."""
     trace = phase_recording({"forward": 1}, steps=4)
     trace.steps.kind[:] = [StepKind.STEADY, StepKind.PROFILED, StepKind.AFTER_PROFILE, StepKind.EVALUATION]
     file = tmp_path / "a.msgpack"

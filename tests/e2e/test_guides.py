@@ -1,4 +1,4 @@
-"""Every command in the guides of docs/ runs and prints the output shown, except for numbers."""
+"""Tests that each command in the guides of docs/ runs and prints the output in the guide, except for numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GUIDES = study("guides")
 
 
 def words(output: str) -> list[str]:
-    """Return the lines of an output without numbers, units and column widths, which differ between runs and machines."""
+    """Return the lines of an output without numbers, units and column widths. These differ between runs and machines."""
     number = r"[-+~]?\d[\d.,]*( ?(ns|µs|ms|s|%|[KMG]iB|MB/s))?"
     return [
         re.sub(number, "#", " ".join(line.split())) for line in output.splitlines()

@@ -1,4 +1,4 @@
-"""Replays of our recordings of a real GPU (benchmarks/recordings)."""
+"""Tests replays of our recordings of a real GPU (benchmarks/recordings)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_replay_of_a_recording_of_a_real_gpu_is_the_same_program(name: str, tm
     assert row.gpu.startswith(f"NVIDIA {name[:4].upper()}") and row.same_program
     assert row.gpu_time is not None and abs(row.gpu_time) < 0.001
     assert row.matched is not None and row.matched > 0.99
-    # the steps of each of these recordings vary by at least 2.4 %
+    # The step times within each of these recordings vary by at least 2.4 %.
     assert row.error is not None and abs(row.error) < 0.03
     assert f"{100 * abs(row.error):.1f} %" in summary([row])
 

@@ -1,4 +1,4 @@
-"""The virtual GPU inside a process (`trace_replay.gpu` and `trace_replay.start`): scripts that start and stop it themselves."""
+"""Tests scripts that start and stop a virtual GPU in their own process, with `trace_replay.gpu` or `trace_replay.start`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from traces.format.trace_file import save
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Prints every attribute of torch and of the patched parts of Python that differs from before the start.
+# This code prints each attribute of torch and of the patched parts of Python that differs from its value before the start.
 WALK = '''
 import os, sys, types
 
@@ -74,7 +74,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(source: str, folder: Path, *words: str, stdin: str | None = None) -> str:
-    """Run a script with another module `tui` beside it, and return what it prints."""
+    """Run a script in a folder that contains an unrelated module `tui`, and return what the script prints."""
     (folder / "tui.py").write_text("raise RuntimeError('this is the module of the user')", encoding="utf-8")
     script = folder / "script.py"
     script.write_text(source, encoding="utf-8")
@@ -86,7 +86,7 @@ def run(source: str, folder: Path, *words: str, stdin: str | None = None) -> str
 
 
 def test_warnings_show_lines_of_the_script(tmp_path: Path) -> None:
-    """C++ code of PyTorch warns at the line of its Python caller, which may be a function of the virtual GPU."""
+    """PyTorch's C++ code shows a warning at the line of its Python caller. This caller may be a function of the virtual GPU."""
     source = """
 import warnings
 import torch, trace_replay
@@ -216,7 +216,7 @@ for values in ("compute", "recorded"):
     earlier.step()
 """
     lines = run(WALK + source, tmp_path).splitlines()
-    # torch imports these modules, and fills these caches, when they are first used. None of their values is ours.
+    # torch imports these modules and fills these caches at their first use. They contain no values of the virtual GPU.
     lazy = {
         "sys.path_importer_cache.items",
         "torch._custom_class_base._FakeScriptObject_cls",
@@ -224,8 +224,8 @@ for values in ("compute", "recorded"):
         "torch._opaque_base._FakeScriptObject_cls",
         "torch.autograd.profiler._cupti_monitor_checked",
         "torch.autograd.profiler._cupti_monitor_module",
-        "torch.jit._builtins._builtin_table.items",  # torch.ops adds each op that is used
-        # `warnings.warn` adds it to the calling module, even if the warning is ignored
+        "torch.jit._builtins._builtin_table.items",  # torch.ops adds each op at its first use
+        # `warnings.warn` adds this attribute to the calling module, even if the warning is ignored.
         "torch.library.__warningregistry__",
         "torch.library.__warningregistry__.items",
         "torch.ops._dir.items",
@@ -266,7 +266,8 @@ print(json.dumps([gpu.report().to_json(), gpu.step_time, gpu.peak_memory]))
 
 
 def test_a_replay_is_comparable_with_files_traces_and_other_replays(recording: Path, tmp_path: Path) -> None:
-    """Steps of 66 ms are recorded. The slower recording has steps of 99 ms, so the replay is 33.3 % faster."""
+    """The recorded steps take 66 ms, and those of the slower recording 99 ms. The replay is therefore 33.3 % faster than the
+    latter."""
     slower = tmp_path / "slower.msgpack"
     save(phase_recording({"h2d": 2, "forward": 20, "loss": 1, "backward": 73, "optimizer": 3}), slower)
     body = "\n".join(f"    {line}" for line in TRAIN.splitlines())
@@ -331,8 +332,7 @@ print(error_of("stop"))
 
 
 def test_start_and_trace_replay_reject_four_gpus_without_recorded_kernels(recording: Path, tmp_path: Path) -> None:
-    """A recording with phase times only cannot be replayed on four GPUs, neither in a process nor with `trace replay --gpus 4`.
-    """
+    """The test calls `trace_replay.start` in a process, and runs `trace replay --gpus 4`."""
     said = run(
         f"""
 import trace_replay

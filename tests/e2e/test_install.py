@@ -1,4 +1,4 @@
-"""How this package and other packages affect each other when both are installed.
+"""Tests that this package and other packages do not disturb each other when both are installed.
 
 PyPI has an unrelated package called `traces`, about unevenly-spaced time series. The tests install this package and the package
 `traces` into environments that share torch and numpy with the current one.
@@ -34,7 +34,7 @@ for _ in range(3):
 
 
 def run(*command: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> str:
-    """What it prints, stdout before stderr. It must end well."""
+    """Return what a command prints, stdout before stderr. The command must succeed."""
     clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONSAFEPATH")}
     done = subprocess.run(
         [*map(str, command)], cwd=cwd, env={**clean, **(env or {})}, capture_output=True, text=True, stdin=subprocess.DEVNULL
@@ -43,7 +43,7 @@ def run(*command: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -
     return done.stdout + done.stderr
 
 
-# --- beside another distribution ---
+# --- with another distribution ---
 
 
 @pytest.fixture(scope="module")
@@ -112,21 +112,21 @@ def test_the_wheel_contains_one_package_and_one_path_file(wheels: dict[str, Path
 def test_two_packages_with_one_module_name_work_in_either_install_order(
     tmp_path: Path, wheels: dict[str, Path], order: tuple[str, str]
 ) -> None:
-    # GIVEN both, WHEN they are looked at THEN each has its files
+    # GIVEN an environment with both packages THEN each package has all of its files
     there = Environment(tmp_path / "there", wheels)
     for whose in order:
         there.install(whose)
     assert not there.damaged("ours") and not there.damaged("theirs")
-    # THEN our command works, the name is theirs, and our library is to be had as well
+    # THEN our command works, `traces` is their package, and our library can be imported from trace_replay
     assert "Tesla P100" in run(there.bin / "trace", "info", "p100-no-cudnn", cwd=there.work)
     assert there.python(f"{WHOSE}\n{WHOSE_WITHIN}") == "theirs ours"
-    # WHEN one is removed THEN the other is whole
+    # WHEN one package is removed THEN the other one still has all of its files
     there.remove(order[0])
     assert not there.damaged(order[1]) and there.python(WHOSE) == order[1]
     if order[1] == "theirs":
         assert not [path for path in there.site.rglob("*trace_replay*") if path.is_file()]
     else:
-        # THEN the other names in our distribution are free: a folder without __init__.py may use them
+        # THEN the user can use the other names in our distribution, even for a folder without __init__.py
         (there.work / "tracer").mkdir()
         (there.work / "tracer" / "inner.py").write_text("mine = True")
         (there.work / "train.py").write_text(f"{TRAIN}\n{WHOSE}\nimport tracer.inner")
@@ -152,7 +152,7 @@ def test_two_modules_named_traces_work_in_one_process(tmp_path: Path, wheels: di
     )
 
 
-# --- beside the user's own modules ---
+# --- with modules of the user ---
 
 OURS = ("tui.py", "traces.py", "tracer/__init__.py", "tracer/inner.py", "replayer.py", "msgpack.py", "orjson.py")
 Command = Callable[..., str]
@@ -160,7 +160,7 @@ Command = Callable[..., str]
 
 @pytest.fixture(params=["the working directory", "another folder"])
 def trace(tmp_path: Path, request: pytest.FixtureRequest) -> Command:
-    """Runs the command with a folder of the user's modules on PYTHONPATH."""
+    """Return a function that runs the command with a folder of the user's modules on PYTHONPATH."""
     work = tmp_path / "work"
     users = work if request.param == "the working directory" else tmp_path / "users"
     for folder in (work, users):
@@ -178,10 +178,10 @@ def trace(tmp_path: Path, request: pytest.FixtureRequest) -> Command:
 
 
 def test_no_command_imports_the_users_modules(trace: Command) -> None:
-    # GIVEN modules named like ours, like the libraries that they import, and like some of Python's own
+    # GIVEN modules with the names of our modules, of libraries that they import, and of some of Python's modules
     others = "json gzip tempfile subprocess typer click numpy textual rich"
     modules = (*OURS, *(f"{name}.py" for name in others.split()))
-    # WHEN any command runs next to them THEN it works as usual
+    # WHEN any command runs in the same folder THEN the command works as usual
     for words, says in {
         ("--help",): "Usage: trace",
         ("--version",): "trace 0.",
@@ -201,19 +201,19 @@ def test_no_command_imports_the_users_modules(trace: Command) -> None:
 
 
 def test_scripts_import_their_own_modules_but_commands_never_do(trace: Command, tmp_path: Path) -> None:
-    # GIVEN a script that uses its modules before and after torch
+    # GIVEN a script that imports its own modules before and after torch
     uses = "import tui, traces, tracer.inner, replayer, msgpack, orjson\n"
     uses += "print(*(module.mine for module in (tui, traces, tracer.inner, replayer, msgpack, orjson)))\n"
     (tmp_path / "work" / "train.py").write_text(f"{uses}\n{TRAIN}\n{uses}")
     native = trace("train.py", program="")
     assert native == "tui traces tracer.inner replayer msgpack orjson\n" * 2
-    # WHEN it is recorded, which plays a recording too, and replayed THEN it prints what it prints natively
+    # WHEN the script is recorded in a replay, and then replayed THEN it prints the same as natively
     recorded = trace("record", "--on", "p100-no-cudnn", "--grain", "phase", "-o", "run.msgpack", "train.py")
     assert recorded.startswith(native) and "wrote run.msgpack" in recorded
     if not (tmp_path / "users").exists():
         replayed = trace("replay", "--clock", "virtual", "--trace", "run.msgpack", "train.py")
         assert replayed.startswith(native) and "Median per step" in replayed
-        # WHEN a command runs the script several times, or a replay of its own, THEN it works beside these modules too
+        # WHEN a command runs the script several times, or runs its own replay THEN the command also works in this folder
         fits = trace("fit", "--gpus", "v100", "--batch-option", "1", "train.py", "4")
         assert "a simulation of PyTorch's allocator with the requests of" in fits
         assert "a replay" in trace("doctor")

@@ -1,4 +1,4 @@
-"""A script runs the same under `traces.script.launch` as under plain Python, and the package is started in its process.
+"""Tests that a script runs under `traces.script.launch` as under plain Python, and that a package is started in its process.
 
 Each script runs twice: natively, and with a fake recorder package that the import of a tiny module starts instead of torch.
 """
@@ -86,7 +86,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     return Place(folder, root, native, launched)
 
 
-# What scripts do -> the script. All of them import the trigger.
+# Each entry has a description and the script. All scripts import the trigger.
 SCRIPTS = {
     "sees itself as ever": """
         import sys, tiny
@@ -149,17 +149,17 @@ SCRIPTS = {
 
 @pytest.mark.parametrize("what", SCRIPTS)
 def test_a_script_runs_as_it_does_natively(place: Place, what: str) -> None:
-    # GIVEN a script, beside modules that carry our rooms' names
+    # GIVEN a script in a folder with modules that have the names of our packages
     place.write("script.py", SCRIPTS[what])
     for name in ("traces.py", "tracer/__init__.py", "tracer/inner.py", "tui.py", "fakeroom.py", "replayer.py"):
         place.write(name, "mine = __name__")
     if "json" in what:
         place.write("json.py", "mine = __name__")
-    # WHEN it runs natively and under our bootstrap THEN exit code, stdout and stderr are the same
+    # WHEN the script runs natively and with the launcher THEN exit code, stdout and stderr are the same
     native = place.native("script.py", "--lr", "0.1", "--", "-t5")
     launched, result = place.launched("script.py", "--lr", "0.1", "--", "-t5")
     assert launched == native
-    # THEN the room was started in the script's process, and in its descendants' too
+    # THEN the package was started in the script's process and in its child processes
     imports_trigger = what not in ("is wrong", "has a json of its own")
     assert (result.pid in result.started) == imports_trigger
     assert len(result.started) == 2 if what in ("spawns workers", "starts an interpreter") else len(result.started) < 2
@@ -250,7 +250,7 @@ def test_a_recorder_or_replayer_that_cannot_start_ends_the_script(place: Place, 
     launched, result = place.launched("script.py", fail="trouble")
     assert launched == Run(2, "", "trace: no such trace\n")
     assert (result.triggered, result.started) == (frozenset([result.pid]), frozenset())
-    # GIVEN a mistake of ours, or someone who looks for one THEN there is a traceback
+    # GIVEN an error in our package, or TRACE_DEBUG=1 THEN a traceback is printed
     launched, _ = place.launched("script.py", fail="bug")
     assert launched.code == 1 and "ZeroDivisionError: no such trace" in launched.err
     monkeypatch.setenv("TRACE_DEBUG", "1")
@@ -258,7 +258,7 @@ def test_a_recorder_or_replayer_that_cannot_start_ends_the_script(place: Place, 
     assert launched.code == 1 and "Traceback" in launched.err
 
 
-# --- signals: here the parent is a process of its own ---
+# --- signals: the parent is a separate process ---
 
 WAITS = """
     import sys, time, tiny
@@ -301,7 +301,7 @@ def test_a_signal_to_the_parent_alone_reaches_the_script(place: Place, number: s
 
 
 def test_ctrl_c_at_a_terminal_interrupts_the_script_once(place: Place) -> None:
-    # GIVEN parent and script in the foreground of a terminal
+    # GIVEN a parent and a script in the foreground of a terminal
     command = parent_program(place)
     pid, terminal = pty.fork()
     if pid == 0:
@@ -309,7 +309,7 @@ def test_ctrl_c_at_a_terminal_interrupts_the_script_once(place: Place) -> None:
     said = b""
     while b"ready\r\n" not in said:
         said += os.read(terminal, 1000)
-    # WHEN Ctrl-C is pressed THEN the script handles it, once, and the parent lives to tell
+    # WHEN Ctrl-C is pressed THEN the script handles the signal once, and the parent still prints the exit code
     os.write(terminal, b"\x03")
     while b"parent 9\r\n" not in said:
         said += os.read(terminal, 1000)

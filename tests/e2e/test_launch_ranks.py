@@ -1,4 +1,4 @@
-"""Ranks that are forked from one interpreter: each runs the script as Python would, and they end as torchrun's ranks do.
+"""Tests ranks that are forked from one interpreter. They run a script as Python would, and end as torchrun's ranks do.
 
 As in test_launch.py, a fake package stands in for the recorder, and a tiny module for torch.
 """
@@ -99,8 +99,8 @@ SAYS = "import os\ndef say(*what): os.write(1, (' '.join(map(str, what)) + chr(1
     ],
 )
 def test_every_rank_runs_the_script_as_python_does(place: Place, words: list[str]) -> None:
-    """GIVEN a script with a colorsys.py in its folder, which torch also imports WHEN it runs as ranks THEN each rank behaves as
-    under plain Python."""
+    """GIVEN a script in a folder with a module colorsys.py, which torch also imports THEN each rank behaves as under plain
+    Python."""
     script = SAYS + textwrap.dedent("""
         import sys, tiny, colorsys, pickle
         class Mine: pass
@@ -137,13 +137,13 @@ def test_ranks_know_their_numbers_and_share_modules_imported_before_the_fork(pla
     assert (code, err) == (0, "")
     assert [line for line in out if line.startswith("place")] == [f"place {rank} {rank} 3 3 127.0.0.1" for rank in range(3)]
     drawn = [line.split()[1:] for line in out if line.startswith("random")]
-    assert len({python for python, _ in drawn}) == len({numpy for _, numpy in drawn}) == 3  # as of three interpreters
+    # The ranks draw different numbers, as three interpreters would.
+    assert len({python for python, _ in drawn}) == len({numpy for _, numpy in drawn}) == 3
     assert len(result.started) == 3 and result.pid in result.booted - result.started
 
 
 def test_a_rank_ends_without_destroying_a_library_that_ranks_share(place: Place) -> None:
-    """GIVEN a library that the ranks share WHEN ranks end THEN the files of the script are written, and the library is not
-    destroyed."""
+    """When a rank ends, the open files of its script are written, but the shared library is not destroyed."""
     place.write(
         "tiny.py",
         """
@@ -213,7 +213,7 @@ def test_leak_messages_of_libraries_are_hidden_when_a_forked_rank_ends(place: Pl
 
 @pytest.mark.parametrize(("fails", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("0", 0)])
 def test_the_first_failed_rank_stops_the_others_and_sets_the_exit_code(place: Place, fails: str, code: int) -> None:
-    """GIVEN three ranks in which the middle one fails WHEN the others would run forever THEN they are stopped."""
+    """GIVEN three ranks that would run forever WHEN the second one fails THEN the other two are stopped."""
     waits = "time.sleep(60)" if code else "0"
     place.write("script.py", SAYS + f"import sys, time, tiny\n{fails} if os.environ['RANK'] == '1' else {waits}\n")
     began = time.monotonic()
@@ -236,7 +236,7 @@ def test_errors_of_torch_and_of_the_trace_are_reported_as_usual(place: Place) ->
     # GIVEN an error with a one-line message THEN the line is printed once, and no rank is started
     run = place.ranks(2, "script.py", fail=True)
     assert (run.code, run.out, run.err) == (2, [], "trace: no such trace\n")
-    # GIVEN no torch THEN each rank meets that where its script imports it
+    # GIVEN that torch is missing THEN the script gets the error where it imports torch
     (place.folder / "tiny.py").unlink()
     run = place.ranks(1, "script.py")
     assert (run.code, run.out) == (1, ["here"]) and "No module named 'tiny'" in run.err
@@ -254,7 +254,7 @@ def test_the_sitecustomize_module_of_the_user_runs_in_every_rank(
     assert ("ValueError: broken" in run.err) == ("broken" in text)
 
 
-# --- signals: here the parent is a process of its own ---
+# --- signals: the parent is a separate process ---
 
 WAITS = (
     SAYS

@@ -1,4 +1,4 @@
-"""Ranks on two machines. Each machine replays its own torchrun agent, and the agents meet at a network address. A machine
+"""Tests ranks on two machines. Each machine replays its own torchrun agent, and the agents connect over the network. A machine
 is a Linux network namespace, or one of two loopback addresses if namespaces are not permitted."""
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ pytestmark = pytest.mark.waits
 
 SCRIPT = Path(__file__).with_name("scripts") / "train_ranks.py"
 ROOT = Path(__file__).resolve().parents[2]
-_ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")  # a command then sees only its processes
-LOOPBACK = ("127.0.0.2", "127.0.0.3")  # all of 127/8 is this machine
+_ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")  # the command sees only its own processes
+LOOPBACK = ("127.0.0.2", "127.0.0.3")  # all addresses of 127/8 belong to this machine
 
 
 @dataclass(frozen=True)
 class Machine:
     address: str
-    inside: tuple[str, ...] = ()  # the words before a command that runs there
+    inside: tuple[str, ...] = ()  # a command that runs on this machine begins with these words
 
     def start(self, ranks: int, rendezvous: list[str], trace: Path, output: Path, *words: str) -> subprocess.Popen[str]:
         torchrun = ["torchrun", "--nnodes=2", f"--nproc-per-node={ranks}", f"--local-addr={self.address}", *rendezvous]
@@ -55,7 +55,8 @@ def ip(*words: str) -> bool:
 
 @contextmanager
 def namespaces() -> Iterator[list[Machine]]:
-    """Two network namespaces with a cable between them. They share no loopback, ports, Unix sockets or processes."""
+    """Yield two network namespaces with a cable between them. They share no loopback device, ports, Unix sockets or
+    processes."""
     names, cables = [[f"{kind}{number}-{os.getpid()}" for number in (0, 1)] for kind in ("trace", "t")]
     addresses = ["10.77.0.1", "10.77.0.2"]
     try:
@@ -79,7 +80,7 @@ def loopback_addresses() -> Iterator[list[Machine]]:
     with socket.socket() as there:
         try:
             there.bind((LOOPBACK[0], 0))
-        except OSError:  # macOS gives 127.0.0.1 alone
+        except OSError:  # macOS has only 127.0.0.1
             pytest.skip("this system has one loopback address")
     yield [Machine(address) for address in LOOPBACK]
 
@@ -96,10 +97,9 @@ def recorded(folder: Path) -> Path:
 def test_ranks_on_two_machines_communicate_and_each_machine_writes_its_own_trace(
     tmp_path: Path, how: str, machines_of: Any
 ) -> None:
-    """GIVEN the rendezvous of torchrun at the address of the first machine WHEN both machines replay THEN all ranks
-    communicate."""
+    """The agents connect at the address of the first machine. The ranks on both machines then communicate."""
     trace, port = recorded(tmp_path), free_port()
-    held = (2, 1) if how == "static" else (1, 1)  # ranks of each machine
+    held = (2, 1) if how == "static" else (1, 1)  # the number of ranks on each machine
     outputs = [tmp_path / f"machine{number}.msgpack" for number in (0, 1)]
     with machines_of() as machines:
         first = machines[0].address
@@ -117,8 +117,8 @@ def test_ranks_on_two_machines_communicate_and_each_machine_writes_its_own_trace
     world = sum(held)
     places = list(range(world))
     said = sorted(line for out, _ in found for line in out.splitlines())
-    gpus = [count for count in held for _ in range(count)]  # that a rank sees: its machine's
-    total = [sum(rank + 1 for rank in places), 8 * world]  # all-reduced over both machines
+    gpus = [count for count in held for _ in range(count)]  # each rank sees the GPUs of its machine
+    total = [sum(rank + 1 for rank in places), 8 * world]  # these are the sums over both machines
     assert said == [f"rank {rank} of {world}: {total}, {places}, {gpus[rank]} GPUs" for rank in places]
     replays = [load(output) for output in outputs]
     assert [len(one.ranks) for one in replays] == list(held)
@@ -128,7 +128,7 @@ def test_ranks_on_two_machines_communicate_and_each_machine_writes_its_own_trace
         assert set(one.collectives.group_size.tolist()) == {world}
         work = one.device
         lasted_ns = zip((one.devices[row].rank for row in work.device), work.origin, work.duration_ns, strict=True)
-        # the rank that `--slow` names runs on the second machine
+        # The rank that `--slow` names runs on the second machine.
         assert {(rank, ns) for rank, origin, ns in lasted_ns if origin == Origin.EXACT} == {
             (rank, 6_000_000 if rank == 2 else 2_000_000) for rank in one.ranks
         }
@@ -142,8 +142,8 @@ def test_ranks_on_two_machines_communicate_and_each_machine_writes_its_own_trace
     ],
 )
 def test_if_a_machine_fails_the_other_ranks_end(tmp_path: Path, machines_of: Any, found_out: str) -> None:
-    """GIVEN a group with a limit of 20 s WHEN the second agent and its rank are killed THEN the first rank names the other: at
-    once if it can see the processes of the second machine, otherwise at the limit."""
+    """GIVEN a timeout of 20 s WHEN the agent and the rank of the second machine are killed THEN the first rank names the second
+    one. If it cannot see the processes of the other machine, it waits for the timeout."""
     trace, port = recorded(tmp_path), free_port()
     outputs = [tmp_path / f"machine{number}.msgpack" for number in (0, 1)]
     with machines_of() as machines:

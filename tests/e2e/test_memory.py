@@ -1,4 +1,4 @@
-"""`trace replay --gpu-memory`: whether a script fits, the error of the recorded PyTorch, and the allocations of a real
+"""Tests `trace replay --gpu-memory`: whether a script fits, the error of the recorded PyTorch, and the allocations of a real
 recording."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OOM_TEXT = (
     " max_split_size_mb"
 )
 
-# A deep and wide model: parameters, gradients and Adam's two moments of 1.5 GiB each, and 3 GiB of activations.
+# This deep and wide model has 1.5 GiB each of parameters, gradients and Adam's two moments, and 3 GiB of activations.
 DEEP = """
 import sys
 import torch
@@ -83,7 +83,8 @@ def replay(trace: Path, folder: Path, *words: str, options: tuple[str, ...] = ()
 
 
 def test_a_large_model_on_a_small_gpu_raises_the_recorded_out_of_memory_message(trace: Path, tmp_path: Path) -> None:
-    """GIVEN 7.79 GiB WHEN the model trains THEN the script ends with the recorded PyTorch's error, and the report says so."""
+    """GIVEN a GPU of 7.79 GiB THEN the script ends with the error of the recorded PyTorch release. The report says that the
+    script does not fit."""
     done, facts = replay(trace, tmp_path, "4096", "24", options=("--gpu-memory", "7.79GiB"))
     assert done.returncode == 1
     error = next(line for line in done.stderr.splitlines() if line.startswith("torch.OutOfMemoryError"))
@@ -99,12 +100,12 @@ def test_a_large_model_on_a_small_gpu_raises_the_recorded_out_of_memory_message(
 
 
 def test_a_model_trains_with_the_smallest_sufficient_gpu_memory(trace: Path, tmp_path: Path) -> None:
-    """GIVEN a capacity of the reserved memory and the memory used outside of PyTorch WHEN the model trains THEN it fits."""
+    """GIVEN a GPU whose memory is exactly the reserved memory and the memory used outside of PyTorch THEN the model fits."""
     done, facts = replay(trace, tmp_path, "4096", "24")
     assert done.returncode == 0 and facts["fits"] is True and facts["capacity_given"] is False
     *_, allocated, reserved = map(int, done.stdout.split()[-2:])
     assert (facts["replayed_peak_bytes"], facts["reserved_peak_bytes"]) == (allocated, reserved)
-    assert "fits into" not in done.stderr  # nobody asked
+    assert "fits into" not in done.stderr  # without the option, the size is not reported
     done, facts = replay(trace, tmp_path, "4096", "24", options=("--gpu-memory", str(reserved + OUTSIDE_BYTES)))
     assert done.returncode == 0 and facts["fits"] is True
     assert f"cuda:0: fits into {(reserved + OUTSIDE_BYTES) / 2**30:.1f} GiB" in done.stderr
@@ -112,7 +113,7 @@ def test_a_model_trains_with_the_smallest_sufficient_gpu_memory(trace: Path, tmp
 
 
 def test_a_script_can_catch_the_out_of_memory_error_and_continue(trace: Path, tmp_path: Path) -> None:
-    """GIVEN 7.79 GiB WHEN the script halves its batch after each error THEN all memory is free in between, and the script
+    """GIVEN a script that halves its batch after each error THEN all memory is free after an error, and the script finally
     succeeds."""
     done, facts = replay(trace, tmp_path, "16384", "12", "--retry", options=("--gpu-memory", "7.79GiB"))
     assert done.returncode == 0, done.stderr
@@ -136,13 +137,13 @@ def test_an_invalid_size_is_reported_in_one_line(trace: Path, tmp_path: Path, si
 
 
 def test_a_steady_step_allocates_the_recorded_sizes_in_the_recorded_order(shared_traces: Path, tmp_path: Path) -> None:
-    """ResNet-50, batch 32, PyTorch 1.9: all recorded allocations, including workspaces, in order. 53 allocations of 512 bytes
-    are not made today, because the counter of a batch norm is incremented in place. 62 large blocks differ by the unsplit
-    remainder of at most 1 MiB, which depends on allocations before the recording."""
+    """The recording is of ResNet-50 with batch 32 and PyTorch 1.9. 53 recorded allocations of 512 bytes are missing today,
+    because batch norms now increment their counters in place. 62 large blocks differ by the unsplit remainder of at most 1 MiB,
+    which depends on earlier allocations."""
     found = measure(shared_traces, tmp_path)
     assert found["unexplained"] == [0, 0], found["part_at"]
     assert found["only_recorded"] == [[512, "aten::add", 53]]
     assert (found["recorded_allocations"], found["replayed_allocations"]) == (685, 632)
     assert found["same"] + found["tails"] == 632 and found["tails"] <= 62
     assert found["kept_bytes"] == [0, 0]
-    assert abs(found["peak_error"]) < 0.02  # measured: +0.24 %
+    assert abs(found["peak_error"]) < 0.02  # the measured error is +0.24 %

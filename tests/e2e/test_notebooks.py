@@ -1,4 +1,4 @@
-"""The notebooks of docs/notebooks run, and their stored outputs are current."""
+"""Tests that the notebooks of docs/notebooks run, and that their stored outputs are current."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def printed(notebook: Any) -> list[str]:
-    """Return the output of each cell without numbers, which differ from run to run. If step times vary a lot, the output
-    contains their mean, otherwise their median."""
+    """Return the output of each cell without numbers, which differ from run to run. The output contains the mean of step times
+    if they vary a lot, and otherwise the median."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     texts = ["".join(one.get("text", "") for one in cell.outputs if one.output_type == "stream") for cell in cells]
     texts = [re.sub(r"\((mean|median), excluding", "(N, excluding", text) for text in texts]
@@ -25,7 +25,7 @@ def printed(notebook: Any) -> list[str]:
 @pytest.mark.parametrize("file", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda file: file.name)
 def test_a_notebook_runs_and_prints_what_is_stored(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    import nbformat  # its import takes seconds
+    import nbformat  # this import takes seconds
 
     now = executed(file)
     stored: Any = nbformat.read(file, as_version=4)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""benchmarks/on_gpu.sh on a virtual GPU."""
+"""Tests benchmarks/on_gpu.sh on a virtual GPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def on_gpu() -> ModuleType:
     spec = importlib.util.spec_from_file_location("on_gpu", BENCHMARKS / "on_gpu.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["on_gpu"] = module  # where its dataclasses look for their names
+    sys.modules["on_gpu"] = module  # dataclasses look up their module by name
     spec.loader.exec_module(module)
     return module
 
@@ -97,7 +97,7 @@ def test_a_dry_run_runs_only_the_chosen_stages(tmp_path: Path, gpu: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.waits
 def test_a_dry_run_records_measures_checks_and_packs(tmp_path: Path, gpu: Path, on_gpu: ModuleType) -> None:
-    """Every stage, on the virtual GPU."""
+    """The dry run runs every stage on the virtual GPU."""
     out = tmp_path / "results"
     done = on_gpu_sh("--dry-run", "--on", gpu, "--out", out)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
@@ -118,7 +118,8 @@ def test_a_dry_run_records_measures_checks_and_packs(tmp_path: Path, gpu: Path, 
     checked = stages["allocator"]
     assert checked["agrees"] and checked["placed"] == checked["allocations"] > 500 and checked["segments"] > 5
     assert [row["over"] for row in stages["overhead"]["rows"]] == ["bare", "bare", "bare", "profiler"]
-    assert all(row["step_ns"] >= 20e6 * 0.9 and row["ratio"] > 0 for row in stages["overhead"]["rows"])  # steps of 20 ms
+    # The recorded steps take 20 ms.
+    assert all(row["step_ns"] >= 20e6 * 0.9 and row["ratio"] > 0 for row in stages["overhead"]["rows"])
     assert stages["overhead"]["kernel_file"]["profiled_steps"] == 5
     costs = stages["cost"]["steps"]
     assert list(costs) == ["one linear layer", "ResNet-50"]
@@ -166,7 +167,7 @@ def test_stages_are_chosen_by_name_and_unknown_names_are_rejected(tmp_path: Path
 
 
 def test_packages_can_be_imported_from_a_folder_of_wheels(tmp_path: Path) -> None:
-    """GIVEN a wheel in a folder WHEN the folder is given THEN the run can import the package."""
+    """GIVEN a folder with a wheel THEN the run can import the package of the wheel."""
     import zipfile
 
     wheels = tmp_path / "wheels"
@@ -205,7 +206,7 @@ def test_a_failed_or_timed_out_check_does_not_affect_the_other_checks(on_gpu: An
 
 
 def test_a_run_stopped_by_sigterm_keeps_its_results(tmp_path: Path) -> None:
-    """GIVEN a stage under way WHEN on_gpu.py gets SIGTERM THEN it exits with 143 and keeps its results."""
+    """GIVEN a running stage WHEN on_gpu.py receives SIGTERM THEN it exits with 143 and keeps its results."""
     code = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(BENCHMARKS)!r})
@@ -230,7 +231,7 @@ HIGH, LOW = 0x7F00_0800_0000, 0x7F00_0000_0000
 
 
 def history(torch_version: str) -> dict[str, Any]:
-    """An allocator history of `torch_version` in which the last request gets the lower of two free segments of 32 MiB."""
+    """Return an allocator history of `torch_version`. Its last request gets the lower one of two free segments of 32 MiB."""
     taken = [("segment_alloc", HIGH), ("alloc", HIGH), ("segment_alloc", LOW), ("alloc", LOW)]
     freed = [("free_requested", LOW), ("free_completed", LOW), ("free_requested", HIGH), ("free_completed", HIGH)]
     events = [
@@ -248,7 +249,7 @@ def test_the_allocator_check_uses_recorded_addresses_and_the_rules_of_the_pytorc
     assert result["agrees"] and result["own_addresses"]["placed"] == 3
     line = "3 of 3 blocks at the recorded address, 0 of 3 statistics differ; 3 with addresses of our allocator"
     assert summary_line(result) == line
-    result = compare(history("2.13.0+cu130"))  # which takes the older segment
+    result = compare(history("2.13.0+cu130"))  # this release takes the older segment
     assert not result["agrees"]
     assert summary_line(result) == (
         "2 of 3 blocks at the recorded address, 0 of 3 statistics differ; 2 with addresses of our allocator, first difference"
@@ -282,13 +283,13 @@ def test_the_table_shows_the_median_of_several_processes() -> None:
 
 
 def test_recording_cost_is_the_difference_to_unrecorded_steps_before_and_after() -> None:
-    """GIVEN a machine that slows down by 20 µs with each turn, and a recorder that adds 12 µs to each step, 9 of them on the
-    processor and 3 in its thread, and 11 µs to fast steps THEN a step costs 12, 11, 9 and 3 µs. A report of 16 µs is within a
-    third of 12 µs. A report of 16.1 µs is not, but in a step of 2.1 ms it is within 0.2 %."""
+    """GIVEN a machine that becomes slower, and a recorder that adds 12 µs to each step THEN the cost is 12 µs: 9 µs of
+    processor time and 3 µs in the recorder's thread. A reported cost counts as near if it differs by at most a third of the
+    cost, or by 0.2 % of the step."""
     from benchmarks.paired_processes import Added, Calls, Paired, Turn, _alternate, _summary
     from benchmarks.recording_cost import Cost, table
 
-    turns: list[int] = []  # lengths
+    turns: list[int] = []  # the numbers of steps of each turn
 
     def bare(steps: int, added_us: float = 0.0, processor_us: float = 0.0) -> Turn:
         turns.append(steps)
@@ -298,7 +299,7 @@ def test_recording_cost_is_the_difference_to_unrecorded_steps_before_and_after()
 
     with_recorder, bares = _alternate(bare, lambda steps: bare(steps, 12.0, 9.0), seconds=0.0)
     assert (len(with_recorder), len(bares)) == (6, 7)
-    assert (turns[0], set(turns[1:])) == (6, {100})  # half a second
+    assert (turns[0], set(turns[1:])) == (6, {100})  # a turn of 100 steps takes half a second
     added = _summary(with_recorder, bares)
     assert added == Added(12.0, 11.0, 9.0, 3.0)
 
@@ -310,7 +311,7 @@ def test_recording_cost_is_the_difference_to_unrecorded_steps_before_and_after()
 
 
 def test_a_fast_step_has_no_time_of_other_programs() -> None:
-    """GIVEN steps of 2 ms WHEN every third step is interrupted for 10 ms THEN a fast step takes about 2 ms."""
+    """GIVEN steps of 2 ms WHEN every third step is interrupted for 10 ms THEN the time of a fast step is about 2 ms."""
     from benchmarks.paired_processes import _turn
 
     number = 0
@@ -326,7 +327,7 @@ def test_a_fast_step_has_no_time_of_other_programs() -> None:
 
 
 def test_the_time_of_the_recorders_threads_is_measured() -> None:
-    """GIVEN a thread of this project and another thread THEN only the processor time of the first counts."""
+    """GIVEN a thread of this project and another thread THEN only the processor time of the first one counts."""
     from benchmarks.paired_processes import _writer_ns
     from traces.script.patching import around
 
@@ -347,8 +348,8 @@ def test_the_time_of_the_recorders_threads_is_measured() -> None:
 
 
 def test_the_recorders_calls_in_a_step_are_counted() -> None:
-    """GIVEN a step that adds a known text (C call `get`) and a new text (C calls `get`, `len`, `append`) to a string table THEN
-    two Python calls and four C calls are counted."""
+    """GIVEN a step that adds a known and a new text to a string table THEN two Python calls and four C calls are counted. The C
+    calls are `get` twice, `len` and `append`."""
     from benchmarks.paired_processes import Calls, _calls
     from traces.model.trace import Strings
 
@@ -361,7 +362,7 @@ def test_the_recorders_calls_in_a_step_are_counted() -> None:
 
 
 def test_programs_that_would_exceed_the_limit_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN programs that take 4 s each and a limit of 9 s WHEN measured THEN the first two have figures."""
+    """GIVEN programs that take 4 s each and a limit of 9 s THEN only the first two are measured."""
     from benchmarks import recording_cost
     from benchmarks.paired_processes import Added, Calls, Paired
 
@@ -382,7 +383,7 @@ def test_programs_that_would_exceed_the_limit_are_skipped(tmp_path: Path, monkey
 
 
 def test_recordings_are_packed_within_the_limits(on_gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN more files than fit WHEN they are packed THEN no tar file is too large, and the omitted files are reported."""
+    """GIVEN more files than fit THEN no tar file is too large, and the omitted files are reported."""
     monkeypatch.setattr(on_gpu, "MAX_FILES", 3)
     monkeypatch.setattr(on_gpu, "MAX_FILE_BYTES", 40_000)
     sizes = {"a": 20_000, "b": 12_000, "c": 7_000, "d": 50_000, "e": 26_000, "f": 300}

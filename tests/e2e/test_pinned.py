@@ -1,4 +1,5 @@
-"""Pinned memory under `trace replay`: real locks in the script's process, and one line for all processes without them."""
+"""Tests pinned memory in `trace replay`. The script's process locks real memory. If it cannot, one line says so for all
+processes."""
 
 from __future__ import annotations
 
@@ -71,13 +72,13 @@ def _replay(script: Path, limit_bytes: int | None = None) -> tuple[list[list[str
 
 
 def test_the_allocator_and_the_system_report_equal_locked_bytes(script: Path) -> None:
-    processes, said = _replay(script)  # some MiB: within the 8 that most systems allow anybody
+    processes, said = _replay(script)  # the script locks less than the 8 MiB that most systems allow
     if said:
         pytest.skip("this system does not let us lock that much")
     assert len(processes) == 2
     for pinned, locked, owned in processes:
         assert pinned == "{True}" and int(owned) >= 1 << 19
-        assert int(owned) <= int(locked) <= int(owned) + (64 << 10)  # labels take a page each
+        assert int(owned) <= int(locked) <= int(owned) + (64 << 10)  # each tensor of labels takes a page
 
 
 def test_if_memory_cannot_be_locked_one_process_reports_it_and_all_continue(script: Path) -> None:

@@ -1,4 +1,4 @@
-"""The pytest plugin: test suites in separate processes, with and without a virtual GPU."""
+"""Tests the pytest plugin with test suites that run in separate processes, with and without a virtual GPU."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _entry_points() -> set[str]:
 
 
 def outcomes(lines: list[str]) -> dict[str, str]:
-    """The outcome of each test, by its name without "test_"."""
+    """Return the outcome of each test, by its name without "test_"."""
     said = [line.split() for line in lines if line.startswith(("PASSED ", "FAILED ", "SKIPPED ", "ERROR "))]
     return {words[1].partition("::test_")[2]: words[0] for words in said if "::" in words[1]}
 
@@ -179,7 +179,7 @@ def test_without_the_option_gpu_the_plugin_does_nothing(tmp_path: Path) -> None:
 
 
 def test_a_test_is_compared_with_a_recording(tmp_path: Path) -> None:
-    """Steps of 66 ms are recorded. The other recording has steps of 99 ms, so 66 ms are 33.3 % less."""
+    """The recorded steps take 66 ms. In the slower recording, they take 99 ms, so the test's steps are 33.3 % shorter."""
     phases = {"h2d": 2, "forward": 20, "loss": 1, "backward": 40, "optimizer": 3}
     save(phase_recording(phases), tmp_path / "recorded.msgpack")
     save(phase_recording({**phases, "backward": 73}), tmp_path / "slower.msgpack")
@@ -223,7 +223,8 @@ def test_program(gpu, other):
         "program[slower.msgpack]": "FAILED",
     }
     text = "\n".join(lines)
-    assert "missing.msgpack: no such file" in text and str(ROOT / "traces") not in text  # without frames of trace-replay
+    # The traceback has no frames of trace-replay.
+    assert "missing.msgpack: no such file" in text and str(ROOT / "traces") not in text
     assert "but 99.000 ms were recorded: the difference of -33.3% exceeds the limit of 2.0%" in text
     assert "the test does not run the recorded program:" in text
     assert "the traces do not show whether the test runs the recorded program:" in text

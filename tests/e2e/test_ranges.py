@@ -1,4 +1,4 @@
-"""Named ranges of a script (NVTX, record_function), from the timeline of the replay to its export."""
+"""Tests that the named ranges of a script (NVTX, record_function) are in the timeline of the replay and in its export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs of scripts/rank_programs.py give the same values natively (gloo, CPU) and on virtual GPUs."""
+"""Tests that the programs of scripts/rank_programs.py give the same values natively (gloo, CPU) and on virtual GPUs."""
 
 from __future__ import annotations
 

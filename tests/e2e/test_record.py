@@ -1,5 +1,5 @@
-"""`trace record` as a user types it: on this machine's CPU, on the virtual GPU of another recording, and whatever can happen
-to a run."""
+"""Tests `trace record` as a user runs it, on the CPU and on the virtual GPU of another recording, and with everything that can
+happen to a run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PHASES_MS = {"h2d": 2, "forward": 20, "loss": 2, "backward": 30, "optimizer": 4}
 
 @pytest.fixture(scope="module")
 def phase_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A phase-grained trace of 58 ms steps."""
+    """Return a recording of phases with steps of 58 ms."""
     path = tmp_path_factory.mktemp("traces") / "phases.msgpack"
     save(phase_recording(PHASES_MS), path)
     return path
@@ -75,7 +75,7 @@ def device_ms(trace: Trace, name: str) -> float:
 
 
 def test_recording_a_replay_reproduces_its_phase_times(place: Path, phase_trace: Path) -> None:
-    """Trace A, replayed and recorded, is trace B with A's phases: within 2 % or 0.5 ms."""
+    """The times of phases in the new recording differ from those of the replayed recording by at most 2 % or 0.5 ms."""
     done = record("--on", phase_trace, "--grain", "phase", "-o", "b.msgpack", "train.py", "12", "cuda", cwd=place)
     assert done.returncode == 0, done.stderr
     trace = load(place / "b.msgpack")
@@ -88,7 +88,7 @@ def test_recording_a_replay_reproduces_its_phase_times(place: Path, phase_trace:
     assert (trace.batches.kind == BatchKind.WAIT).all() and set(trace.batches.bytes.tolist()) == {4 * 8 * 4 + 4 * 8}
     assert trace.devices and trace.run_of(0).loaders[0].batch_size == 4
     assert "next: trace info b.msgpack, or trace replay train.py 12 cuda --trace b.msgpack" in done.stderr
-    assert sorted(path.name for path in place.iterdir()) == ["b.msgpack", "train.py"]  # no parts are left
+    assert sorted(path.name for path in place.iterdir()) == ["b.msgpack", "train.py"]  # no partial files are left
 
 
 def test_a_recording_of_a_replay_can_be_replayed(place: Path, phase_trace: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_recording_of_a_replay_can_be_replayed(place: Path, phase_trace: Path)
     words = [sys.executable, "-m", "tui.cli", "replay", "-o", "c.msgpack", "train.py", "8", "cuda", "--trace", "b.msgpack"]
     again = subprocess.run(words, cwd=place, capture_output=True, text=True, timeout=120)
     assert again.returncode == 0, again.stderr
-    assert again.stdout == done.stdout  # the losses are the recorded ones
+    assert again.stdout == done.stdout  # the replay prints the recorded losses
     assert phase_times(load(place / "c.msgpack"))
 
 
@@ -163,7 +163,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("way", ["script", "module", "torchrun"])
 def test_a_script_runs_as_if_unrecorded(tmp_path: Path, way: str) -> None:
-    """argv, names, paths, stdout, stderr, the exit code, pickling, atexit, threads and a spawned worker are the same with and
+    """Arguments, names, paths, output, the exit code, pickling, atexit, threads and a spawned worker are the same with and
     without recording."""
     (tmp_path / "compare.py").write_text(COMPARE.replace("+ 7", "+ (0 if 'torchrun' in sys.argv else 7)"))
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
@@ -204,7 +204,7 @@ def started(place: Path, *words: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         command("--grain", "phase", *words, "train.py", "100000", "cpu", "import time; time.sleep(0.01)"),
         cwd=place,
-        env=os.environ | {"TMPDIR": str(place)},  # a killed command leaves its temporary folders
+        env=os.environ | {"TMPDIR": str(place)},  # a killed command leaves its temporary folders behind
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -222,7 +222,7 @@ def child_of(process: subprocess.Popen[str]) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the child in /proc")
-def test_a_killed_script_leaves_what_was_recorded(place: Path) -> None:
+def test_the_steps_before_a_script_was_killed_are_kept(place: Path) -> None:
     process = started(place)
     os.kill(child_of(process), signal.SIGKILL)
     _, err = process.communicate(timeout=60)
@@ -294,7 +294,7 @@ def test_the_partial_file_is_readable_after_sigkill(place: Path) -> None:
     assert len(load(parts[0]).steps) >= 20
     told = subprocess.run([sys.executable, "-m", "tui.cli", "info", parts[0].name], cwd=place, capture_output=True, text=True)
     assert told.returncode == 0 and "step" in told.stdout
-    again = record("--grain", "phase", "train.py", "3", "cpu", cwd=place)  # a later run leaves it alone
+    again = record("--grain", "phase", "train.py", "3", "cpu", cwd=place)  # a later run does not change the partial file
     assert again.returncode == 0 and parts[0].exists() and len(load(place / "train.msgpack").steps) == 3
 
 
@@ -328,7 +328,7 @@ def test_a_script_without_torch_is_reported_as_not_recorded(tmp_path: Path) -> N
 
 
 def test_values_that_torch_compile_reads_are_not_recorded(tmp_path: Path) -> None:
-    """GIVEN a backend that reads a constant while it compiles THEN only the script's own read is recorded."""
+    """GIVEN a backend that reads a constant while it compiles THEN only the read of the script is recorded."""
     text = """
 import torch
 
@@ -474,7 +474,7 @@ def test_the_memory_of_a_long_recording_does_not_grow(place: Path) -> None:
     # PyTorch's memory use becomes steady within the first 3 000 steps, and the allocator may take 1 MiB at any time. A leak
     # grows all the time.
     growth = np.diff(kib[6:])
-    assert len(growth) == 6 and np.median(growth) < 64, kib  # 128 bytes per step
+    assert len(growth) == 6 and np.median(growth) < 64, kib  # 64 KiB in 500 steps are 128 bytes per step
 
 
 def test_recorded_stacks_name_functions_without_folders(tmp_path: Path) -> None:
@@ -518,8 +518,8 @@ evaluate()
 
 
 def test_the_last_evaluation_step_ends_before_the_exit_handlers_run(tmp_path: Path, phase_trace: Path) -> None:
-    """GIVEN a script that evaluates last, and whose exit handlers sleep and train WHEN it is recorded and replayed THEN no step
-    contains the sleep, and the exit handler's steps are in the trace."""
+    """GIVEN a script that evaluates last, and exit handlers that sleep and train THEN no step contains the sleep. The steps of
+    the exit handler are in the recording and in the replay."""
     (tmp_path / "late.py").write_text(ENDS_LATE)
     record("--grain", "phase", "-o", "late.msgpack", "late.py", cwd=tmp_path)
     words = [sys.executable, "-m", "tui.cli", "replay", "-q", "--clock", "recorded", "-o", "replay.msgpack"]

@@ -1,4 +1,4 @@
-"""`trace record` of scripts with several replicas or processes: on a virtual GPU, and as two ranks with gloo."""
+"""Tests `trace record` of scripts with several replicas or processes, on a virtual GPU and as two ranks with gloo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from traces.model.trace import NONE, Ending, Origin, StepKind, Trace
 
 pytestmark = pytest.mark.real_time
 
-# The three ways to train in replicas: the class, the function, and the four primitives by hand.
+# The script trains in replicas in three ways: with the class, with the function, and with the four primitives.
 REPLICAS = """
 import sys
 import torch
@@ -47,7 +47,7 @@ for x, y in torch.utils.data.DataLoader(data, batch_size=4):
     optimizer.step()
 """
 
-# Each rank prints what it read; rank 1 has other data than rank 0.
+# Each rank prints the values that it has read. The two ranks have different data.
 RANKS = """
 import os, sys
 import torch
@@ -87,7 +87,7 @@ SCHEDULE = ("--warmup", "1", "--clean-steps", "3", "--profiled-steps", "3")
 
 
 def record(*words: str, cwd: Path) -> Trace:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # as torchrun would set, and say
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # without this variable, torchrun would set it and print a message
     done = subprocess.run(
         [sys.executable, "-m", "tui.cli", "record", "-o", "run.msgpack", *words],
         cwd=cwd,
@@ -104,7 +104,7 @@ def record(*words: str, cwd: Path) -> Trace:
 
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a recording of phases with steps of 20 ms, on whose virtual GPU the tests record."""
+    """Return a recording of phases with steps of 20 ms. The tests record on its virtual GPU."""
     path = tmp_path_factory.mktemp("traces") / "phases.msgpack"
     save(phase_recording({"h2d": 1, "forward": 8, "backward": 9, "optimizer": 2}), path)
     return path
@@ -126,7 +126,7 @@ def parts_by_phase(trace: Trace, step: int) -> Counter[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("how", ["class", "function", "primitives"])
 def test_every_step_contains_the_stages_of_data_parallel(tmp_path: Path, gpu: Path, how: str) -> None:
-    """On a virtual GPU the backward pass runs in the main thread."""
+    """On a virtual GPU, the backward pass runs in the main thread."""
     (tmp_path / "train.py").write_text(REPLICAS)
     trace = record("--on", str(gpu), "--grain", "phase", "train.py", how, cwd=tmp_path)
     assert len(trace.steps) == 9
@@ -148,7 +148,7 @@ def test_every_step_contains_the_stages_of_data_parallel(tmp_path: Path, gpu: Pa
     assert set(parts.origin.tolist()) == {Origin.MEASURED} and set(parts.device.tolist()) == {0, NONE}
     assert (parts.device_end_ns >= parts.device_start_ns).all()
     names = sorted(thread.name for thread in trace.threads)
-    assert names == ["MainThread", "replica 0", "replica 1"]  # though each of nine steps made two threads
+    assert names == ["MainThread", "replica 0", "replica 1"]  # nine steps have started eighteen threads
 
 
 def test_recordings_with_kernels_take_data_parallel_stages_from_the_profile(tmp_path: Path, gpu: Path) -> None:
@@ -171,12 +171,12 @@ def test_recordings_with_kernels_take_data_parallel_stages_from_the_profile(tmp_
     replicas = trace.host.name == trace.strings.find("DataParallel.parallel_apply#0")
     threads = set(trace.host.thread[replicas].tolist())
     inside = np.isin(trace.host.thread, list(threads)) & (trace.host.name == trace.strings.find("aten::linear"))
-    assert int(inside.sum()) == 3 * 2 * 2  # the profiler saw what each replica's thread did
+    assert int(inside.sum()) == 3 * 2 * 2  # the profile contains the ops in the threads of both replicas
 
 
 @pytest.mark.parametrize("start", ["torchrun", "spawn"])
 def test_two_ranks_become_one_trace(tmp_path: Path, start: str) -> None:
-    """GIVEN two processes of one run WHEN both have ended THEN one trace has the steps, values and collectives of both."""
+    """GIVEN two processes of one run THEN one trace has the steps, values and collectives of both."""
     (tmp_path / "train.py").write_text(RANKS)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"]
     words = ["--", *torchrun] if start == "torchrun" else ["train.py", "spawn"]
@@ -190,7 +190,7 @@ def test_two_ranks_become_one_trace(tmp_path: Path, start: str) -> None:
 
     printed: dict[int, list[float]] = {0: [], 1: []}
     for line in (tmp_path / "stdout").read_text().splitlines():
-        if line.startswith("[Gloo]"):  # gloo's own, up to PyTorch 2.10
+        if line.startswith("[Gloo]"):  # up to PyTorch 2.10, gloo prints such lines
             continue
         said, value = line.split()
         printed[int(said)].append(float(value))
@@ -201,13 +201,14 @@ def test_two_ranks_become_one_trace(tmp_path: Path, start: str) -> None:
     calls, text = trace.collectives, trace.strings
     for rank in (0, 1):
         mine = calls.take(calls.rank == rank)
-        clean = mine.take(mine.group != NONE)  # those that the script called and no profile saw
+        clean = mine.take(mine.group != NONE)  # these calls of the script were made in unprofiled steps
         told = Counter((text[int(name)], int(size)) for name, size in zip(clean.name, clean.bytes, strict=True))
         assert told == {("all_reduce", 8): 6, ("barrier", NONE): 1}
         assert {text[int(dtype)] for dtype in clean.dtype if dtype != NONE} == {"float64"}
         assert set(clean.group_size.tolist()) == {2} and {text[int(name)] for name in clean.backend} == {"gloo"}
         assert (clean.duration_ns > 0).all()
-        buckets = mine.take(mine.group == NONE)  # the profiled steps: the script's and DistributedDataParallel's own
+        # In profiled steps, calls of the script and of DistributedDataParallel are recorded.
+        buckets = mine.take(mine.group == NONE)
         assert int((buckets.bytes == (8 * 4 + 4) * 4).sum()) == 3
         [ddp] = (trace.provenance | trace.provenance["ranks"][str(rank)])["ddp"]
         assert (ddp["bucket_bytes"], ddp["world_size"], ddp["backend"]) == ([(8 * 4 + 4) * 4], 2, "gloo")
@@ -238,18 +239,18 @@ def test_a_blocking_gpu_collective_gets_its_device_time(tmp_path: Path, gpu: Pat
     calls = trace.collectives.take(trace.collectives.name == trace.strings.find("all_reduce"))
     assert [trace.devices[int(row)].rank for row in calls.device] == calls.rank.tolist()
     early_ns, late_ns = (calls.duration_ns[calls.rank == rank] for rank in (0, 1))
-    # THEN the last rank's is the transfer itself, known for this virtual link, and the first one's the wait too
+    # THEN the operation of the last rank takes the time of the transfer. The first rank's operation includes the wait.
     expected = CollectiveCosts.of(load(gpu)).next("all_reduce", 16 << 20, 2).duration_ns
-    # (a busy machine only adds to it).
+    # A busy machine can only add to the time of the transfer.
     assert float(np.minimum(late_ns, early_ns).min()) == pytest.approx(expected, rel=0.2)
     assert float(np.median(early_ns[1:])) > expected + 10_000_000
-    # AND a replay of this recording takes it from there
+    # THEN a replay of this recording uses the recorded time
     assert CollectiveCosts.of(trace).next("all_reduce", 16 << 20, 2).origin == Origin.EXACT
 
 
-# The operations run beside the script's work. The last operation ends long before the GPU finishes its other work. Rank 1 comes
-# later and does not wait for rank 0. The operations take about 20 ms: an idle stream is noticed only if its host asks for a
-# wait in less than that time, and a busy machine may need milliseconds.
+# The operations run in parallel with the script's work. The last operation ends long before the GPU finishes its other work.
+# Rank 1 makes its calls later, so it does not wait for rank 0. The operations take about 20 ms. The recorder notices an idle
+# stream only if the host asks for a wait in less than that time, and a busy machine may need milliseconds for this.
 LET_GO = """
 import time, weakref
 import torch
@@ -288,11 +289,11 @@ def test_an_asynchronous_collective_gets_its_device_time_if_the_script_waited(tm
     calls = trace.collectives.take(trace.collectives.name == trace.strings.find("all_reduce"))
     assert Counter(calls.rank.tolist()) == {0: 7, 1: 7} and set(calls.bytes.tolist()) == {256 << 20}
     assert [trace.devices[int(row)].rank for row in calls.device] == calls.rank.tolist()
-    # THEN what one rank stood still for is the transfer itself at the least (it may wait for the other rank, or for us)
+    # THEN the shortest wait of an idle stream is the time of the transfer. Other waits may include the other rank.
     expected = CollectiveCosts.of(load(tmp_path / "kernels.msgpack")).next("all_reduce", 256 << 20, 2).duration_ns
     seen = calls.duration_ns[calls.ending == Ending.SEEN]
     assert float(seen.min()) == pytest.approx(expected, rel=0.2)
-    # AND what it did not is bounded by what it did meanwhile, which no estimate is made from
+    # THEN for the operation during which the stream was busy, only a latest end is known. No time is estimated from it.
     for rank in (0, 1):
         last = calls.take(calls.rank == rank).take([-1])
         assert last.ending.tolist() == [Ending.BY] and last.duration_ns[0] >= 100_000_000
@@ -305,7 +306,7 @@ def test_an_asynchronous_collective_gets_its_device_time_if_the_script_waited(tm
     assert CollectiveCosts.of(trace).next("broadcast", 256 << 20, 2).origin == Origin.SCALED
 
 
-# Two buckets from the second step on, and an operation of the script's own in each step.
+# From the second step on, DDP uses two buckets. In each step, the script also calls an operation itself.
 BUCKETS = """
 import os, sys
 import torch
@@ -330,7 +331,7 @@ assert now == settings, (now, settings)
 print(sorted(settings))
 dist.destroy_process_group()
 """
-LAYERS = (200 * 100 + 200) * 4, (100 * 200 + 100) * 4  # bytes
+LAYERS = (200 * 100 + 200) * 4, (100 * 200 + 100) * 4  # the bytes of the two layers
 
 
 def record_buckets(folder: Path, backend: str, *words: str) -> dict[int, list[tuple[str, int, str, Ending, int]]]:
@@ -358,8 +359,8 @@ def record_buckets(folder: Path, backend: str, *words: str) -> dict[int, list[tu
 
 @pytest.mark.skipif(torch.__version__ < "2.11", reason="gloo keeps no flight recorder yet")
 def test_recordings_of_phase_times_contain_collectives_of_cpp_code_once(tmp_path: Path) -> None:
-    """GIVEN two ranks with gloo THEN the collectives of DDP are read from PyTorch's flight recorder, each once, and no
-    environment variable is set for that."""
+    """The collectives of DDP are read from PyTorch's flight recorder, each of them once. No environment variable is set for
+    this."""
     for calls in record_buckets(tmp_path, "gloo").values():
         buckets = [(size, step) for name, size, phase, _, step in calls if (name, phase) == ("all_reduce", "backward")]
         first, later = LAYERS
@@ -369,7 +370,8 @@ def test_recordings_of_phase_times_contain_collectives_of_cpp_code_once(tmp_path
         assert own == [Ending.SEEN] * 6
         assert sum(name == "all_reduce" for name, *_ in calls) == 11 + 6
         assert sum(name == "all_gather_object" for name, *_ in calls) == 1
-        assert ("broadcast", first + later) in [call[:2] for call in calls]  # all parameters, as the model is made
+        # When the model is created, all parameters are broadcast.
+        assert ("broadcast", first + later) in [call[:2] for call in calls]
         assert all(ending == Ending.UNSEEN for _, _, phase, ending, _ in calls if phase == "backward")
     settings = (tmp_path / "stdout").read_text()
     assert "TORCH_FR" not in settings and "TRACE_BUFFER" not in settings

@@ -1,5 +1,5 @@
-"""On the recorded clock, a script measures the times of the recorded host, and recording it reproduces the recording. These
-tests do not depend on the speed or load of this machine."""
+"""Tests that a script measures the times of the recorded host on the recorded clock, and that recording a replay gives the same
+recording. The speed and load of this machine do not matter."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def trace(*words: str | Path, cwd: Path, script: str = SCRIPT) -> subprocess.Com
 
 
 def test_a_script_that_reads_the_time_without_synchronizing_sees_recorded_host_times(tmp_path: Path) -> None:
-    # GIVEN a recorded host that has launched the forward pass's op 150 us into the step, and backward's 4 150 us into it
+    # GIVEN a recorded host that launches an op 150 us after the start of a step, and another op 4 150 us after it
     ops = [
         Op("aten::addmm", 100, 50, kernel=(160, 2_000), shapes=((256,), (8, 64), (64, 256))),
         Op("aten::mm", 4_100, 50, kernel=(4_160, 3_000), shapes=((64, 8), (8, 256))),
     ]
     phases = [("forward", 0, 4_000), ("backward", 4_000, 9_000), ("optimizer", 9_000, 10_000)]
     save(make_recording(phases, ops, steps=2), tmp_path / "a.msgpack")
-    # WHEN a script looks at the time between its phases THEN it reads just that, 1 us for each look
+    # WHEN a script reads the clock between its phases THEN it reads these times, and each reading takes 1 us
     done = trace("replay", "--clock", "recorded", "--trace", "a.msgpack", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["151 4000 5850"] * 6
@@ -72,27 +72,26 @@ def test_recording_a_replay_gives_the_recording_that_was_replayed(tmp_path: Path
     done = trace("record", "--on", "a.msgpack", "--grain", "phase", "-o", "b.msgpack", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(trace("diff", "a.msgpack", "b.msgpack", "--json", cwd=tmp_path).stdout)
-    assert abs(found["steps"]["error"]) < 0.002  # looks of the recorder at its clock
+    assert abs(found["steps"]["error"]) < 0.002  # the recorder's readings of the clock take time
     for name in ("forward", "backward", "optimizer"):
         assert abs(found["phases"][name]["device_error"]) < 0.002, name
 
 
 def test_replaying_an_estimated_trace_takes_the_estimated_time(tmp_path: Path) -> None:
-    # GIVEN an estimate for a GPU that the library lacks, of a script that reads a value in each step
+    # GIVEN an estimate for a GPU without measurements, and a script that reads a value in each step
     script = SCRIPT.replace("optimizer.zero_grad()", "optimizer.zero_grad(), loss.item()")
     for words in ("--gpu t4 --estimate -o a.msgpack", "--trace a.msgpack -o b.msgpack"):
         done = trace("replay", "--clock", "recorded", *words.split(), "train.py", cwd=tmp_path, script=script)
         assert done.returncode == 0, done.stderr
     found = json.loads(trace("diff", "a.msgpack", "b.msgpack", "--json", cwd=tmp_path).stdout)
     assert (found["steps"]["error"], found["coverage"]["exact"]) == (0.0, 1.0)
-    # AND each op belongs to the phase that called it
+    # THEN each op belongs to the phase that called it
     assert all(found["phases"][name]["busy_recorded_median_ns"] > 0 for name in ("forward", "backward", "optimizer"))
 
 
 def test_host_work_between_the_optimizer_and_the_loader_is_not_loading_time(tmp_path: Path) -> None:
-    """GIVEN a script that averages its weights after each step and waits 30 ms for a batch WHEN it is recorded, most steps
-    without the profiler THEN the averaging is not counted as loading, neither in clean steps nor in the profile nor in a
-    replay."""
+    """GIVEN a script that averages its weights after each step, and then waits for a batch THEN the averaging does not count as
+    loading. This holds for clean steps, for profiled steps and in a replay."""
     ops = [Op("aten::addmm", 30_100, 50, kernel=(30_160, 500), shapes=((256,), (8, 64), (64, 256)))]
     ops += [Op("aten::mul_", 39_000, 100, kernel=(39_100, 20), shapes=((256, 64), ()))]
     phases = [("loader", 0, 30_000), ("forward", 30_000, 34_000), ("backward", 34_000, 38_000), ("optimizer", 38_000, 40_000)]

@@ -1,4 +1,4 @@
-"""`trace replay` as a user types it: small scripts, small traces, real waiting, the script's own exit codes."""
+"""Tests `trace replay` as a user runs it, with small scripts, small traces, real waits and the exit codes of scripts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PHASES_MS = {"h2d": 2, "forward": 20, "loss": 1, "backward": 40, "optimizer": 3}
 
 @pytest.fixture(scope="module")
 def phase_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A phase-grained trace of 66 ms steps."""
+    """Return a recording of phases with steps of 66 ms."""
     path = tmp_path_factory.mktemp("traces") / "phases.msgpack"
     save(phase_recording(PHASES_MS), path)
     return path
@@ -56,7 +56,8 @@ def phase_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def kernel_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A kernel-grained trace of the forward pass of TRAIN's model; backward and optimizer hold one kernel each."""
+    """Return a recording of kernels for the forward pass of TRAIN's model. The backward pass and the optimizer have one kernel
+    each."""
     ops = [
         Op("aten::addmm", 5_100, 50, kernel=(5_160, 3_000), shapes=((16,), (4, 8), (8, 16))),
         Op("aten::relu", 5_200, 50, kernel=(8_161, 2_000), shapes=((4, 16),)),
@@ -85,7 +86,8 @@ def test_a_script_trains_at_the_speed_of_a_recording_of_phase_times(tmp_path: Pa
     script = written(tmp_path, TRAIN)
     done = trace_command("replay", "--report", "r.json", "-o", "out.msgpack", script, "8", "--trace", phase_trace, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"device cuda:0 Tesla P100-PCIE-16GB loss [012]\.\d\d", done.stdout)  # so small a network is computed
+    # The loss of such a small network is computed.
+    assert re.search(r"device cuda:0 Tesla P100-PCIE-16GB loss [012]\.\d\d", done.stdout)
     facts = json.loads((tmp_path / "r.json").read_text())
     assert faults(facts, PAGE.OUTPUTS["trace replay --report"]) == []
     assert facts["compute_side"]["recorded_median_ns"] == 66_000_000
@@ -144,9 +146,9 @@ with torch.inference_mode():
     kinds = [StepKind(kind).name[0] for kind in steps.kind.tolist()]
     assert "".join(kinds) == "WSSS" + "EEEE" + "S" + "EEE"
     evaluated_ms = (steps.duration_ns[[4, 5, 6, 7]] / 1e6).tolist()
-    assert evaluated_ms == pytest.approx([22] * 4, abs=8)  # copy and forward pass, and what loading takes
+    assert evaluated_ms == pytest.approx([22] * 4, abs=8)  # a step has a copy, a forward pass and the time of loading
     assert (steps.duration_ns[9:] / 1e6).tolist() == pytest.approx([20] * 3, abs=5)
-    assert steps.duration_ns[8] / 1e6 == pytest.approx(64, abs=12)  # forward to optimizer, not 22 ms more of validation
+    assert steps.duration_ns[8] / 1e6 == pytest.approx(64, abs=12)  # this step has no validation, which would add 22 ms
     facts = json.loads((tmp_path / "r.json").read_text())
     assert faults(facts, PAGE.OUTPUTS["trace replay --report"]) == []
     assert facts["steps_compared"]["replayed"] == 4 and abs(facts["compute_side"]["error"]) < 0.05
@@ -240,11 +242,12 @@ def test_the_recorded_loader_makes_whole_steps_comparable(tmp_path: Path, kernel
     assert done.returncode == 0, done.stderr
     steps = json.loads((tmp_path / "r.json").read_text())["steps"]
     assert steps["recorded_median_ns"] == 30_000_000
-    assert abs(steps["error"]) < 0.05  # 5 ms of 30 are the wait for data; this machine's own time is left out
+    # 5 of the 30 ms are the recorded wait for data, and the time of this machine does not count.
+    assert abs(steps["error"]) < 0.05
 
 
 def test_the_timeline_is_complete_after_os_exit(tmp_path: Path, kernel_trace: Path) -> None:
-    """GIVEN a loop of three steps that ends with `os._exit(5)` THEN the replay's file holds three steps."""
+    """GIVEN a loop of three steps that ends with `os._exit(5)` THEN the file of the replay has three steps."""
     text = """
 import os
 import torch
@@ -314,10 +317,10 @@ print(torch.load("model.pt", map_location="cpu")["linear1.weight"].shape)
     assert done.returncode == 0, done.stderr
     scale, forward_ms = (float(done.stdout.split()[i]) for i in (1, 4))
     assert scale == 65536.0
-    assert forward_ms == pytest.approx(20, rel=0.1)  # the recorded forward pass
+    assert forward_ms == pytest.approx(20, rel=0.1)  # this is the time of the recorded forward pass
     assert "peak True" in done.stdout and "torch.Size([32, 16])" in done.stdout
     replayed = load(tmp_path / "out.msgpack")
-    assert len(replayed.steps) == 4  # a skipped step would be missing
+    assert len(replayed.steps) == 4  # a step that the gradient scaler skips would be missing
     assert (replayed.memory.allocated_bytes >= 0).all() and len(replayed.memory)
 
 
@@ -329,12 +332,12 @@ def test_a_module_can_be_replayed_with_the_option_m_of_python(tmp_path: Path, ph
 
 
 def test_a_replay_reports_forward_and_backward_time_of_each_module(tmp_path: Path, kernel_trace: Path) -> None:
-    # GIVEN a model whose kernels are recorded or estimated, for more steps than autograd's numbers are noted in
+    # GIVEN a model whose kernels are recorded or estimated, and more steps than those with autograd's sequence numbers
     script, replay = written(tmp_path, TRAIN), tmp_path / "replay.msgpack"
     ran = trace_command("replay", "--trace", kernel_trace, "--clock", "virtual", "-o", replay, script, "6", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     trace = load(replay)
-    # THEN each of the later steps, too, has its modules, with what they launched and what came back through them
+    # THEN the later steps also have modules, with the kernels of their forward and backward passes
     modules = {module.path: module for module in module_times(trace)}
     assert list(modules) == [f"Sequential_0{layer}" for layer in ("", "/Linear_0", "/ReLU_0", "/Linear_1")]
     whole, layers = modules["Sequential_0"], list(modules.values())[1:]
@@ -356,8 +359,8 @@ def test_each_memory_event_has_the_start_time_of_its_op(tmp_path: Path, kernel_t
     trace = load(replay)
     host, memory, steps = trace.host, trace.memory, trace.steps
     op_ns = host.start_ns[host.kind == HostKind.OP]
-    # THEN each event of a step comes as one of its ops begins, the same in steps whose requests were executed and in later ones
-    # (but for those between the last op of what is written at once, each second, and the next)
+    # THEN each memory event of a step is at the start of one of its ops. This holds for the first steps, whose requests are
+    # executed, and for later steps. Rows are written once a second, and events between two writes are an exception.
     places, at_ops = [], []
     for start_ns, end_ns in zip(steps.start_ns, steps.end_ns, strict=True):
         ops = op_ns[(op_ns >= start_ns) & (op_ns < end_ns)]
@@ -366,5 +369,5 @@ def test_each_memory_event_has_the_start_time_of_its_op(tmp_path: Path, kernel_t
         places.append(tuple(np.searchsorted(ops, times_ns).tolist()))
     ((usual, steps_alike),) = Counter(places[2:11]).most_common(1)
     assert len(set(usual)) > 5 and steps_alike >= 6 and np.concatenate(at_ops).mean() > 0.95
-    # AND totals are those that the order of time gives
+    # THEN the totals match the order of the events in time
     assert (np.diff(memory.allocated_bytes) == memory.bytes[1:]).all()

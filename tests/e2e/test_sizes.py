@@ -1,4 +1,5 @@
-"""Data-dependent output sizes: recorded from a script with computed values, and used in a replay without values."""
+"""Tests data-dependent output sizes that are recorded from a script with computed values, and used in a replay without
+values."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def trace_command(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[
 
 
 def on_a_gpu(recorded: Trace, steps: int = STEPS) -> Trace:
-    """Return a recording with the step times of a GPU and the values that were recorded on this machine's CPU."""
+    """Return a recording that has the step times of a GPU, and the values that were recorded on the CPU of this machine."""
     made = phase_recording({"h2d": 2, "forward": 20, "loss": 2, "backward": 30, "optimizer": 4}, steps=steps)
     for name in ("sizes", "values"):
         table = getattr(recorded, name)
@@ -66,7 +67,7 @@ def on_a_gpu(recorded: Trace, steps: int = STEPS) -> Trace:
 
 
 def test_a_replay_knows_every_output_size_that_was_recorded(tmp_path: Path) -> None:
-    """GIVEN a script recorded with computed values WHEN it is replayed without values THEN all results have the
+    """GIVEN a script that was recorded with computed values WHEN it is replayed without values THEN all results have the
     recorded sizes."""
     (tmp_path / "script.py").write_text(SCRIPT)
     done = trace_command("record", "--grain", "phase", "-o", "a.msgpack", "script.py", "cpu", cwd=tmp_path)
@@ -81,7 +82,7 @@ def test_a_replay_knows_every_output_size_that_was_recorded(tmp_path: Path) -> N
 
 
 def test_with_constant_values_an_unrecorded_output_size_raises_an_error(tmp_path: Path) -> None:
-    # The values of data from the host are known, so the sizes are known too. Random numbers of the device are unknown.
+    # The script draws its data on the device, so that the values are unknown. The values of data from the host would be known.
     (tmp_path / "script.py").write_text(SCRIPT.replace("torch.rand(10, 4).to(device)", "torch.rand(10, 4, device=device)"))
     without = Trace()
     without.sizes = Sizes.empty()

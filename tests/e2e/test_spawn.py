@@ -1,4 +1,4 @@
-"""DistributedDataParallel in processes that the script starts with torch.multiprocessing.spawn, without RANK in the
+"""Tests DistributedDataParallel in processes that the script starts with torch.multiprocessing.spawn, without RANK in the
 environment. A process uses its GPU before it joins the group, and a script can number its ranks in any way."""
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ if __name__ == "__main__":
 
 
 def of_one_gpu(device: int) -> Trace:
-    """Steps with one product forward, which takes 2 ms on the first GPU and 3 ms on the second."""
+    """Return a recording of steps with one product in the forward pass. The product takes 2 ms on the first GPU and 3 ms on the
+    second."""
     kernel = (160, 2_000 + 1_000 * device)
     ops = [Op("aten::mm", 100, 50, kernel=kernel, shapes=((4, 8), (8, 8)))]
     trace = make_recording([("forward", 0, 4_000), ("backward", 4_000, 9_000), ("optimizer", 9_000, 10_000)], ops, steps=2)
@@ -57,7 +58,7 @@ def of_one_gpu(device: int) -> Trace:
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_spawned_processes_are_ranks_of_one_timeline(tmp_path: Path, backwards: bool) -> None:
-    """GIVEN a recording of two ranks with one GPU each WHEN a script spawns two processes THEN the replay has both GPUs and
+    """GIVEN a recording of two ranks WHEN a script spawns two processes THEN the timeline of the replay has both GPUs and both
     ranks."""
     save(merge_ranks([of_one_gpu(0), of_one_gpu(1)], [0, 1]), tmp_path / "two.msgpack")
     (tmp_path / "train.py").write_text(SCRIPT)
@@ -66,12 +67,12 @@ def test_spawned_processes_are_ranks_of_one_timeline(tmp_path: Path, backwards: 
     command = [sys.executable, "-m", "tui.cli", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
-    on = [1, 0] if backwards else [0, 1]  # the device of each rank
+    on = [1, 0] if backwards else [0, 1]  # this list contains the device of each rank
     assert sorted(done.stdout.splitlines()) == [f"{rank} on {on[rank]} of 2: 1" for rank in (0, 1)]
     replayed = load(tmp_path / "replay.msgpack")
     assert replayed.ranks == [0, 1] and [(device.rank, device.index) for device in replayed.devices] == list(enumerate(on))
     assert [(replayed.steps.rank == rank).sum() for rank in (0, 1)] == [2, 3]
-    if not backwards:  # the number at the start told whose pace is whose
+    if not backwards:  # the process number at the start determines which recorded rank is replayed
         for rank in (0, 1):
             mine = (replayed.device.device == rank) & (replayed.device.origin == Origin.EXACT)
             assert 2_000_000 + 1_000_000 * rank in replayed.device.duration_ns[mine].tolist()

@@ -1,4 +1,4 @@
-"""`trace stalls` as a user types it: a loader that sleeps is found, and so is a slow disk."""
+"""Tests `trace stalls` as a user runs it: it finds a slow loader and a slow disk."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_stalls_report_a_slow_disk_and_the_rate_needed(tmp_path: Path) -> None:
     assert 100_000_000 <= facts["fetched"]["step_ns"] < 150_000_000
     assert facts["gpu"]["step_ns"] == pytest.approx(30_000_000, rel=0.25)
     assert facts["batch_missed_bytes"] == 200_000 and facts["batch_samples"] == 20
-    assert facts["fetch_share"] > 0.2  # on a busy machine preparing takes much of the step, too
+    assert facts["fetch_share"] > 0.2  # on a busy machine, preprocessing also takes much of the step
     assert facts["disk_bytes_per_s"] == pytest.approx(200_000 / facts["gpu"]["step_ns"] * 1e9, rel=0.1)
 
 
@@ -113,7 +113,7 @@ def test_the_error_message_names_a_full_disk(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("size", ["4k", "16k"])
 def test_a_disk_that_fills_up_during_a_run_is_reported_without_a_comparison(tmp_path: Path, size: str) -> None:
-    """GIVEN a folder for temporary files on a file system of this size. Mounting it needs a separate namespace."""
+    """The folder for temporary files is on a file system of this size, which is mounted in a separate namespace."""
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", small], capture_output=True).returncode:
@@ -135,7 +135,7 @@ def test_stalls_print_one_error_line_without_a_loader_or_after_a_crash(tmp_path:
     done = stalls(tmp_path, "plain.py")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "trace: no DataLoader fetched a batch: the script has none, or its data set is empty"
-    done = stalls(tmp_path, "train.py")  # its argument is missing
+    done = stalls(tmp_path, "train.py")  # the script fails, because its argument is missing
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     where, error = "in run 1 of 2, with a batch in memory", "IndexError: list index out of range"
@@ -145,7 +145,7 @@ def test_stalls_print_one_error_line_without_a_loader_or_after_a_crash(tmp_path:
 
 
 def test_an_empty_data_folder_is_reported_in_one_line(tmp_path: Path) -> None:
-    """GIVEN a folder without files WHEN torch rejects an empty data set, or loads nothing THEN one line says so."""
+    """GIVEN an empty data set WHEN torch rejects it, or loads nothing THEN the error is one line."""
     (tmp_path / "empty.py").write_text(TRAIN.replace("return 400", "return 0").replace("num_workers=1", "shuffle=True"))
     done = stalls(tmp_path, "empty.py", "0")
     assert (done.returncode, done.stdout) == (1, "")

@@ -1,4 +1,5 @@
-"""`trace record --sweep`: one cell of several runs, ended by an out-of-memory error, checked, added and replayed."""
+"""Tests that `trace record --sweep` makes one cell of several runs and ends at an out-of-memory error, and that the cell can be
+checked, added and replayed."""
 
 from __future__ import annotations
 

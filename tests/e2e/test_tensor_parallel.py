@@ -1,4 +1,4 @@
-"""Tensor parallelism replayed with computed values: the shards of two ranks give the results of one process."""
+"""Tests that a replay of tensor parallelism with computed values gives the same results on two ranks as in one process."""
 
 from __future__ import annotations
 

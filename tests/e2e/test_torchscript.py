@@ -1,4 +1,4 @@
-"""torch.jit.script compiles the same scripts as without a replay, although some functions are replaced."""
+"""Tests that torch.jit.script compiles the same scripts as without a replay, although some functions are replaced."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ for compiled in (torch.jit.script(net), torch.jit.trace(net, x)):
 
 @pytest.mark.parametrize("values", ["recorded", "compute"])
 def test_a_frozen_module_is_saved_and_loaded(tmp_path: Path, values: str) -> None:
-    """GIVEN a module whose parameters are constants of its graph WHEN saved on the GPU THEN it runs there and on the CPU."""
+    """GIVEN a module whose parameters are constants of its graph WHEN it is saved on the GPU THEN it can run on the GPU and on
+    the CPU."""
     (tmp_path / "frozen.py").write_text(FROZEN)
     command = ["replay", "--trace", "p100-no-cudnn", "--values", values, "--", "-W", "ignore", "frozen.py"]
     found = ["cuda:0 True torch.Size([1, 8])", "cuda:0 True torch.Size([1, 8])", "torch.Size([1, 8])"]
@@ -126,7 +127,7 @@ for module in (net, torch.jit.load("net.pt")):
 
 
 def test_compiled_code_reads_the_device_cuda(tmp_path: Path) -> None:
-    """The file contains PyTorch's ops, so it can be loaded without the virtual GPU."""
+    """The saved file contains PyTorch's own ops, so it can be loaded without the virtual GPU."""
     (tmp_path / "devices.py").write_text(DEVICES)
     command = ["replay", "--trace", "p100-no-cudnn", "--", "-W", "ignore", "devices.py"]
     of_gpu, of_cpu = ("True cuda cuda:0 True cuda:0", "False cpu cuda:0 True cuda:0")

@@ -1,4 +1,4 @@
-"""What tensors hold under replay: recorded values (`--values recorded`), or computed ones (`--values compute`)."""
+"""Tests the values of tensors in a replay: recorded values (`--values recorded`), or computed values (`--values compute`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = 8
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Eight steps of an A100 with one kernel each, and no values."""
+    """Return a recording of eight steps of an A100 with one kernel each, and without values."""
     made = make_recording(
         [("forward", 0, 2_000), ("backward", 2_000, 3_000), ("optimizer", 3_000, 4_000)],
         [Op("aten::mul", 100, 50, kernel=(160, 500))],
@@ -157,7 +157,7 @@ def test_processes_that_train_together_compute_the_same_values_as_without_trace(
     recorded.devices = [replace(recorded.devices[0], index=index) for index in range(2)]
     save(recorded, trace)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", _script(tmp_path, DISTRIBUTED))
-    for _ in range(4):  # PyTorch's own gloo fails at exit one time in twenty, and more often on a busy machine
+    for _ in range(4):  # gloo itself fails in one of twenty exits, and more often on a busy machine
         native = _python(*torchrun, cwd=tmp_path)
         if "terminate called without an active exception" not in native.stderr:
             break
@@ -165,7 +165,7 @@ def test_processes_that_train_together_compute_the_same_values_as_without_trace(
     assert native.returncode == replayed.returncode == 0, native.stderr + replayed.stderr
     ranks = [sorted(run.stdout.splitlines()) for run in (native, replayed)]
     assert ranks[0] == ranks[1] and len(ranks[0]) == 2
-    assert ranks[0][0].split()[-1] == ranks[0][1].split()[-1]  # both ended with the same weights
+    assert ranks[0][0].split()[-1] == ranks[0][1].split()[-1]  # both ranks end with the same weights
 
 
 def test_computed_values_decide_output_sizes_and_shared_memory_works(tmp_path: Path, trace: Path) -> None:
@@ -270,12 +270,13 @@ READS = [(0, 2.5, 1, 65536), (1, 2.25, 2, 32768), (0, 1.75, 3, 32768), (0, 2.0, 
 
 
 def _with_values(trace: Path) -> None:
-    """As in the recorder, a step ends with the optimizer's update, so an iteration without an update ends no step."""
+    """Add recorded values to the trace. A step ends with the update of the optimizer, so an iteration without an update ends no
+    step."""
     made = load(trace)
     reads: list[tuple[int, float]] = []
     step = 0
     for infinite, loss, right, scale in READS:
-        reads += [(step, 0.0), (step, infinite)]  # isnan, found_inf
+        reads += [(step, 0.0), (step, infinite)]  # the script reads isnan, and the scaler reads found_inf
         step += not infinite
         reads += [(step, loss), (step, right), (step, scale)]
     made.values = Values.of(
@@ -290,7 +291,7 @@ def _with_values(trace: Path) -> None:
 
 
 def test_a_recorded_value_that_the_dtype_cannot_hold_is_not_used(tmp_path: Path, trace: Path) -> None:
-    """GIVEN a recorded read of -inf WHEN the script reads an integer there THEN the read counts as not recorded."""
+    """GIVEN a recorded value of -inf WHEN the script reads an integer THEN the value counts as not recorded."""
     made = load(trace)
     op, dtype = made.strings.add("aten::_local_scalar_dense"), made.strings.add("float32")
     made.values = Values.of(rank=[0], step=[0], read=[0], op=[op], dtype=[dtype], value=[float("-inf")])
@@ -314,4 +315,4 @@ def test_a_script_that_branches_on_the_loss_repeats_the_recorded_losses(tmp_path
     assert "4/50" in done.stderr and "loss=1.88" in done.stderr
     facts = json.loads((tmp_path / "r.json").read_text())
     assert facts["values"] == {"unrecorded_reads": 0, "computed": False, "sizes_assumed": 0}
-    assert facts["steps_compared"]["replayed"] <= 4  # the step whose gradients overflowed was skipped
+    assert facts["steps_compared"]["replayed"] <= 4  # the step whose gradients overflowed is missing

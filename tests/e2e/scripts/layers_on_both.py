@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""PyTorch's layers once on the CPU and once on "cuda": how far outputs and gradients are apart, as JSON on stdout.
+"""Runs PyTorch's layers on the CPU and on "cuda", and prints the differences of outputs and gradients as JSON.
 
 With `trace replay --values compute`, both results should differ only by rounding.
 """
@@ -24,7 +24,7 @@ from tests.replayer.ops.test_layers import LAYERS, _tensors
 
 
 def results(model: nn.Module, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
-    """Outputs and all gradients, on the CPU."""
+    """Return the outputs and all gradients of a model, on the CPU."""
     for value in inputs:
         if value.is_floating_point():
             value.requires_grad_()
@@ -37,7 +37,7 @@ def results(model: nn.Module, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
 
 
 def without_chance(model: nn.Module) -> nn.Module:
-    """On the CPU, dropout draws its random numbers in a different order from CUDA's kernels."""
+    """Turn dropout off, because the CPU draws its random numbers in a different order from CUDA's kernels."""
     for module in model.modules():
         for name in ("dropout", "p"):
             if isinstance(getattr(module, name, None), float):

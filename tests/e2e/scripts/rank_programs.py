@@ -1,10 +1,10 @@
-"""Programs for several ranks. They run natively (gloo, CPU) and on virtual GPUs, and their results must be equal.
+"""Contains programs for several ranks. They run natively (gloo, CPU) and on virtual GPUs, and their results must be equal.
 
-    python rank_programs.py gloo 4 results/native [NAME...]    # forks four ranks; one file of results per rank
+    python rank_programs.py gloo 4 results/native [NAME...]    # forks four ranks, and writes one file of results per rank
     trace replay --nproc 4 --values compute ... rank_programs.py nccl 4 results/virtual
 
 A program is a function of a `Place` and returns tensors and objects. Inputs are a function of the rank (`numbers`), so an
-operation that gloo does not have is worked out by hand from the inputs of all ranks.
+operation that gloo does not have is calculated from the inputs of all ranks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from torch.distributed.tensor.experimental._attention import context_parallel_un
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-# torch has no types for these.
+# torch declares no types for these modules.
 funcol: Any = _functional_collectives
 c10d: Any = dist.distributed_c10d
 post_local: Any = post_localSGD_hook
@@ -213,7 +213,7 @@ def reduce_scatters(at: Place) -> Any:
 
 @program
 def uneven_reduce_scatter(at: Place) -> Any:
-    """NCCL accepts parts of different sizes."""
+    """NCCL accepts parts of different sizes, and gloo does not."""
     sizes = list(range(at.size))
     if at.native:
         return torch.split(torch.stack(at.all_ranks(sum(sizes))).sum(0), sizes)[at.rank]
@@ -766,8 +766,9 @@ def ddp_with_static_graph(at: Place) -> Any:
 
 @program
 def ddp_with_optimizer_in_backward(at: Place) -> Any:
-    """DDP then runs the Reducer's own all-reduce in a hook, and divides and steps in the hook."""
-    if at.native:  # torch creates a stream, which the CPU has not
+    """With this option, DDP calls the Reducer's own all-reduce in a hook. The hook then divides the gradients and steps the
+    optimizer."""
+    if at.native:  # torch would create a stream, and the CPU has no streams
         model: nn.Module = small(at)
         trained(at, model)
     else:
@@ -840,7 +841,8 @@ def with_hook(at: Place, state: object, hook: Any, steps: int = 3, **options: An
 
 @program
 def fp16_hook(at: Place) -> Any:
-    """Half precision is summed in another order, so only the first gradients are compared, to half precision."""
+    """Gloo and NCCL add half-precision numbers in different orders, so only the first gradients are compared, with half
+    precision."""
     return Loose(with_hook(at, None, default_hooks.fp16_compress_hook, 1))
 
 
@@ -872,7 +874,8 @@ def all_reduce_hook(at: Place) -> Any:
 
 @program
 def power_sgd_hook(at: Place) -> Any:
-    """One bucket: gloo runs callbacks of several buckets in different orders on different ranks, and they would deadlock."""
+    """Only one bucket is used. With several buckets, gloo would run their callbacks in different orders on different ranks, and
+    deadlock."""
     state = powerSGD_hook.PowerSGDState(
         None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=0.5, random_seed=1
     )
@@ -886,7 +889,8 @@ def local_sgd_hook(at: Place) -> Any:
 
 
 def quantized_by_hand(state, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with its own types
-    """What quantization_pertensor_hook computes. The hook needs the value layout of NCCL's futures."""
+    """Computes what quantization_pertensor_hook computes. That hook itself expects futures with the values that NCCL's futures
+    have."""
     parts = [torch.empty_like(bucket.buffer()) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, bucket.buffer())
     total = torch.zeros_like(parts[0])
@@ -909,7 +913,8 @@ def quantization_hook(at: Place) -> Any:
 
 @program
 def hook_of_a_script(at: Place) -> Any:
-    """Chain two collectives: the mean of a tensor, then the mean of the negated result. One bucket, as for PowerSGD."""
+    """Chains two collectives: the mean of a tensor, and then the mean of the negated result. There is only one bucket, as for
+    PowerSGD."""
 
     def hook(state, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with its own types
         buffer = bucket.buffer().div_(at.size)
@@ -964,7 +969,7 @@ def fsdp_in_a_captured_graph(at: Place) -> Any:
         loss.backward()
         return loss
 
-    for _ in range(2):  # FSDP allocates its state
+    for _ in range(2):  # in these iterations, FSDP allocates its state
         run()
     losses, grads = [], []
     graph: Any = None if at.native else cast(Any, torch.cuda).CUDAGraph()
@@ -1004,7 +1009,7 @@ def fsdp_with_mixed_precision_and_offload(at: Place) -> Any:
 
 @program
 def hybrid_sharded(at: Place) -> Any:
-    """Sharded over the inner dimension of a mesh and replicated over the outer dimension."""
+    """Shards parameters over the inner dimension of a mesh, and replicates them over the outer dimension."""
     mesh = init_device_mesh(at.device.type, (at.size // 2, 2), mesh_dim_names=("replicate", "shard"))
     torch.manual_seed(5)
     net: Any = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3)).to(at.device)
@@ -1075,7 +1080,7 @@ def tensor_parallel_and_fsdp(at: Place) -> Any:
 
 @program
 def context_parallel_attention(at: Place) -> Any:
-    """In the native run, one process computes attention over the whole sequence."""
+    """In the native run, one process computes the attention over the whole sequence."""
     shape = 1, 2, 64 * at.size, 8
     whole = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(at.device) for seed in range(3)]
     mesh = None if at.native else init_device_mesh("cuda", (at.size,))
@@ -1099,7 +1104,7 @@ def zero_redundancy_optimizer(at: Place) -> Any:
 
 @program
 def synchronized_batch_norm(at: Place) -> Any:
-    """SyncBatchNorm needs a GPU, so the native run normalizes the batches of all ranks at once."""
+    """SyncBatchNorm needs a GPU, so the native run normalizes the joined batch of all ranks."""
     weights = numbers(7, 6).to(at.device)
     if at.native:
         everyone = torch.cat([batch(Place(rank, at.size, at.device, True)) for rank in range(at.size)]).requires_grad_()
@@ -1172,7 +1177,7 @@ def pipelines(at: Place) -> Any:
 
 @dataclass
 class Loose:
-    """Return a result rounded to half precision."""
+    """Marks a result that is compared with half precision."""
 
     value: Any
 
@@ -1193,7 +1198,8 @@ GLOO: Any = dist.ProcessGroupGloo
 
 
 class GlooWithThreads(GLOO):  # type: ignore[misc]
-    """Callbacks may wait for other operations. With gloo's two threads, PowerSGD's callbacks would block each other."""
+    """A gloo group with 16 threads. With gloo's default of two threads, PowerSGD's callbacks, which wait for other operations,
+    would block each other."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         options = GLOO._Options()

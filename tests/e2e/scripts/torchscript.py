@@ -1,5 +1,5 @@
-"""Compiles functions with torch.jit.script: torch functions that a recorder or a virtual GPU replaces, builtins, and other
-functions."""
+"""Compiles functions with torch.jit.script: functions of torch that a recorder or a virtual GPU replaces, builtins, and
+others."""
 
 from __future__ import annotations
 

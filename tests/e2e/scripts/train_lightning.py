@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""A lightning module, trained for 20 steps with validation and a checkpoint; on a GPU if there is one.
+"""Trains a lightning module for 20 steps with validation and a checkpoint. Uses a GPU if there is one.
 
     python train_lightning.py facts.json
 """

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Net(nn.Module):
-    """A model of two layers and a third layer that is used only in odd steps."""
+    """A model of two layers, and a third layer that is used only in odd steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def main() -> None:
     for step in range(args.steps):
         if args.fail and rank == 1 and step == 2:
             if args.fail == "machine":
-                os.kill(os.getppid(), signal.SIGKILL)  # torchrun's agent
+                os.kill(os.getppid(), signal.SIGKILL)  # the parent process is torchrun's agent
             if args.fail != "exception":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise ValueError("rank one is tired")
@@ -71,7 +71,7 @@ def main() -> None:
     if args.memory:
         os.write(1, f"memory {rank}: {memory_mib()}\n".encode())
     said = f"rank {rank} of {size}: {count.tolist()}, {ranks}, {torch.cuda.device_count()} GPUs\n"
-    os.write(1, said.encode())  # whole lines, though all ranks write into one pipe
+    os.write(1, said.encode())  # one write per line, because all ranks write to the same pipe
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Four models of Hugging Face, trained in five ways, and their Trainer for 20 steps; on a GPU if there is one.
+"""Trains four models of Hugging Face in five ways, and runs their Trainer for 20 steps. Uses a GPU if there is one.
 
     python train_transformers.py facts.json
 
@@ -135,7 +135,7 @@ class Sentences(Dataset[dict[str, torch.Tensor]]):
 
 
 def with_trainer() -> dict[str, Any]:
-    """20 optimizer steps of two micro-batches, with evaluation, logs and a checkpoint."""
+    """Run 20 optimizer steps of two micro-batches, with evaluation, logs and a checkpoint. Return the facts of the run."""
     with tempfile.TemporaryDirectory() as folder:
         options = TrainingArguments(
             output_dir=folder,

@@ -26,8 +26,7 @@ from torch import nn
 Program = Callable[["Compiler"], Any]
 PROGRAMS: dict[str, Program] = {}
 
-# With autograd compiled, Dynamo also traces torch's own Python functions. The number of these functions differs from run to
-# run.
+# If autograd is compiled, Dynamo also traces torch's own Python functions. Their number differs from run to run.
 UNSTABLE = {"autograd_compiled"}
 
 
