@@ -402,6 +402,15 @@ def test_a_call_that_ends_a_little_after_its_op_is_a_call_of_the_op(starts_us: f
     assert (None if row == NONE else trace.strings[int(trace.host.name[row])]) == owner
 
 
+@pytest.mark.parametrize("ends_us", [22, 30])
+def test_an_op_that_follows_is_not_inside_a_call_that_ends_a_little_after_its_op(ends_us: int) -> None:
+    """GIVEN a linear until 20 us, whose launch seems to last until 23 us WHEN the next op begins at 21 us THEN no op encloses
+    the next op."""
+    trace = imported([op("aten::linear", 0, 20), call(1, 14, 9), kernel(1, 40), op("aten::relu", 21, ends_us - 21)])
+    relu = trace.host.name == trace.strings.find("aten::relu")
+    assert trace.host.parent[relu].tolist() == [NONE] and not trace.problems
+
+
 def test_an_import_ignores_overlaps_caused_by_rounding() -> None:
     one = np.zeros(3, "i4")
     no_frames = np.zeros(3, bool)
