@@ -57,9 +57,9 @@ class RegionGraph:
         self._region = region
         # `_BoxedCodeGen` frees each input after its last use.
         graph.graph.set_codegen(_BoxedCodeGen())
+        _fill_without_wait(graph.graph)
         fuse_attention(graph.graph)
         _keep_constants(graph.graph)
-        _fill_without_wait(graph.graph)
         graph.recompile()
         _LazyGraphModule.force_recompile(graph)  # otherwise, each run would also be a call of a module
         self._run: Callable[[list[TorchAny]], TorchAny] = graph.forward
@@ -163,15 +163,19 @@ def _keep_constants(graph: TorchAny) -> None:
 
 
 def _fill_without_wait(graph: TorchAny) -> None:
-    """Replace `x[mask] = 0.0` by `where`, as Inductor does. Without a compiler, such an assignment waits for the GPU."""
+    """Replace assignments of one value to a mask, such as `x[mask] = 0.0`. Inductor compiles them to `where`, which does not
+    wait for the GPU (`index_put_impl_` in torch/_inductor/lowering.py)."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.index_put.default):
-        target, indices, value, *accumulates = node.args
-        metas: list[TorchAny] = [one.meta.get("val") if one is not None else None for one in (target, indices[0], value)]
-        x, mask, filled = metas
-        if len(indices) > 1 or any(accumulates) or not all(isinstance(one, torch.Tensor) for one in metas):
-            continue
-        if mask.dtype is torch.bool and mask.dim() == x.dim() and not filled.dim():
-            node.target, node.args = torch.ops.aten.where.self, (indices[0], value, target)
+        _, indices, value, *_ = node.args
+        if len(indices) == 1 and indices[0].meta["val"].dtype is torch.bool and value.meta["val"].numel() == 1:
+            node.target = _fill
+
+
+def _fill(target: torch.Tensor, masks: list[torch.Tensor], value: torch.Tensor, accumulate: bool = False) -> TorchAny:
+    """Return a tensor with the strides of `target`, as `index_put` does."""
+    mask = masks[0][(..., *[None] * (target.dim() - masks[0].dim()))]
+    filled = target + value.reshape(()) if accumulate else value.reshape(())
+    return torch.ops.aten.where.self_out(mask, filled, target, out=torch.empty_like(target))
 
 
 def _called_once(op: TorchFunction) -> TorchFunction:

@@ -217,6 +217,47 @@ filling.replay()
 print(small[:5].tolist() == [1.0, 2.0, 3.0, 0.0, 0.0])
 """
 
+MASKED = """
+import torch
+
+def assign(x, mask, value):
+    y = x + 1
+    y[mask] = value
+    return y
+
+def assign_constant(x, mask):
+    return assign(x, mask, torch.tensor([7.0], device="cuda"))
+
+def add(x, mask, value):
+    return x.index_put((mask,), value, accumulate=True)
+
+x = torch.tensor([[0.0, 1.0], [2.0, 3.0]], device="cuda").t()
+seven, on_host, odd, first_column = torch.tensor([7.0], device="cuda"), torch.tensor(7.0), x % 2 > 0, x[:, 0] < 1
+cases = (assign, odd, seven), (assign, odd, on_host), (assign, first_column, seven), (assign_constant, odd), (add, odd, seven)
+for function, mask, *values in cases:
+    compiled = torch.compile(function)
+    compiled(x, mask, *values)
+    torch.cuda.set_sync_debug_mode("error")
+    result = compiled(x, mask, *values)
+    torch.cuda.set_sync_debug_mode("default")
+    print(result.tolist(), result.stride())
+print(torch.compile(assign)(x, odd, torch.tensor([5.0, 6.0], device="cuda")).tolist())
+"""
+
+
+def test_compiled_code_assigns_one_value_to_a_mask_without_a_wait_and_keeps_the_strides(tmp_path: Path, trace: Path) -> None:
+    """The matrix is [[0, 2], [1, 3]], so adding one gives [[1, 3], [2, 4]]. Its odd numbers are the second row."""
+    done = _replay(trace, "compute", _script(tmp_path, MASKED))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "[[1.0, 3.0], [7.0, 7.0]] (1, 2)",
+        "[[1.0, 3.0], [7.0, 7.0]] (1, 2)",
+        "[[7.0, 7.0], [2.0, 4.0]] (1, 2)",
+        "[[1.0, 3.0], [7.0, 7.0]] (1, 2)",
+        "[[0.0, 2.0], [8.0, 10.0]] (1, 2)",
+        "[[1.0, 3.0], [5.0, 6.0]]",
+    ]
+
 
 def test_compiled_attention_and_masked_assignments_are_computed_also_in_a_captured_graph(tmp_path: Path, trace: Path) -> None:
     done = _replay(trace, "compute", _script(tmp_path, COMPILED_ATTENTION))
