@@ -9,7 +9,9 @@ Note [Executor of TorchScript]
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -94,8 +96,9 @@ def _from_host(save: TorchFunction, module: TorchAny, *args: TorchAny, **kwargs:
         devices = json.dumps({place: str(tensor.device) for place, tensor, _ in on_gpu})
         kwargs["_extra_files"] = {**(kwargs.get("_extra_files") or {}), _DEVICES: devices}
     try:
+        on_host = {tensor: _moved(tensor, "cpu") for _, tensor, _ in on_gpu}  # tied parameters remain one tensor
         for _, tensor, put in on_gpu:
-            put(_moved(tensor, "cpu"))
+            put(on_host[tensor])
         with as_in_pytorch(_graphs(module)):
             return save(module, *args, **kwargs)
     finally:
@@ -109,13 +112,22 @@ def _by_host(
     extra_files = {} if _extra_files is None else _extra_files
     files = {**extra_files, _DEVICES: ""}
     to_gpu = map_location is not None and torch.device(map_location).type == "cuda"
+    f = f if isinstance(f, (str, os.PathLike)) else io.BytesIO(f.read())
     module = load(f, "cpu" if to_gpu else map_location, files, **kwargs)
     devices = json.loads(files.pop(_DEVICES) or "{}") if map_location is None else {}
     extra_files.update(files)
+    if of_cuda := {place: tensor.device for place, tensor, _ in _places(module) if tensor.is_cuda}:
+        # PyTorch with CUDA saved this file. PyTorch for CPUs finds the devices, but no values.
+        if isinstance(f, io.BytesIO):
+            f.seek(0)
+        module, devices = load(f, "cpu", **kwargs), of_cuda
+    moved: dict[torch.Tensor, torch.Tensor] = {}
     for place, tensor, put in _places(module):
         device = map_location if to_gpu else devices.get(place)
         if device is not None:
-            put(_moved(tensor, device))
+            if tensor not in moved:
+                moved[tensor] = _moved(tensor, device)
+            put(moved[tensor])
     return module
 
 

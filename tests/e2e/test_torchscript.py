@@ -94,6 +94,54 @@ def test_a_saved_module_stays_on_its_devices_and_is_loaded_onto_them(tmp_path: P
     ]
 
 
+TIED = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(4, 2), torch.nn.Linear(2, 4, bias=False)
+        self.head.weight = self.embedding.weight
+    def forward(self, tokens):
+        return self.head(self.embedding(tokens))
+net = torch.jit.script(Net()).cuda()
+net.save("tied.pt")
+for module in (net, torch.jit.load("tied.pt"), torch.jit.load("tied.pt", map_location="cuda"), torch.jit.load("tied.pt").cpu()):
+    print(len(list(module.parameters())))
+"""
+
+
+def test_tied_parameters_of_a_scripted_module_remain_one_parameter_on_the_gpu(tmp_path: Path) -> None:
+    (tmp_path / "tied.py").write_text(TIED)
+    command = ["replay", "--trace", "p100-no-cudnn", "--", "-W", "ignore", "tied.py"]
+    assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == ["1"] * 4
+
+
+OF_CUDA = """
+import io
+import zipfile
+import torch
+net = torch.jit.script(torch.nn.Linear(2, 1, bias=False))
+torch.nn.init.constant_(net.weight, 2.0)
+net.save("cpu.pt")
+with zipfile.ZipFile("cpu.pt") as of_cpu, zipfile.ZipFile("cuda.pt", "w") as of_cuda:
+    for name in of_cpu.namelist():
+        contents = of_cpu.read(name)
+        if name.endswith("/data.pkl"):  # the name of a device follows its length
+            contents = contents.replace(b"\\x03\\0\\0\\0cpu", b"\\x06\\0\\0\\0cuda:0")
+        of_cuda.writestr(name, contents)
+for file in ("cuda.pt", open("cuda.pt", "rb")):
+    loaded = torch.jit.load(file)
+    print(loaded.weight.device, loaded(torch.ones(1, 2, device="cuda")).item())
+"""
+
+
+def test_a_module_that_pytorch_with_cuda_saved_is_loaded_onto_its_gpu(tmp_path: Path) -> None:
+    """Both weights are 2, so the result of two ones is 2 + 2 = 4."""
+    (tmp_path / "of_cuda.py").write_text(OF_CUDA)
+    command = ["replay", "--trace", "p100-no-cudnn", "--values", "compute", "--", "-W", "ignore", "of_cuda.py"]
+    assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == ["cuda:0 4.0"] * 2
+
+
 OLDER_EXECUTOR = """
 import torch
 print(torch._C._jit_set_profiling_executor(False))
