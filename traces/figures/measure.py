@@ -264,6 +264,7 @@ def work_in_launch_order(trace: Trace) -> Column:
     return np.asarray(rows[np.lexsort((trace.device.start_ns[rows], launch_time_ns(trace)[rows]))])
 
 
+@cached_result
 def launch_time_ns(trace: Trace) -> Column:
     """Return the launch time of each kernel. Unknown launch times are estimated, for example from the launches of other
     kernels."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,15 +42,18 @@ from traces.figures.measure import (
     ran_under_profiler,
     steady_steps,
     window_ns,
+    work_in_launch_order,
     work_of_steps,
 )
 from traces.figures.phase_medians import phase_medians
 from traces.kineto import read_kineto
 from traces.model.intervals import Intervals
+from traces.model.result_cache import result_cache
 from traces.model.row_order import by_value
 from traces.model.run import ProfilerUse, Run
 from traces.model.trace import (
     NONE,
+    Column,
     Device,
     DeviceKind,
     DeviceSpans,
@@ -170,6 +174,15 @@ def test_gpu_work_without_a_launch_belongs_to_the_step_in_which_it_starts() -> N
     assert launch_time_ns(trace)[2] == trace.device.start_ns[2]
     names = [trace.strings[int(trace.phases.name[row])] for row in launch_phases(trace)[[1, 2, 3]]]
     assert launch_steps(trace)[2] == 0 and names == ["forward", "loss", "backward"]
+
+
+@pytest.mark.parametrize("figure", [launch_time_ns, launch_steps, launch_phases, work_in_launch_order])
+def test_figures_of_launches_are_computed_once_per_command(figure: Callable[[Trace], Column]) -> None:
+    """Many other figures use these figures, so computing them again would make the commands slow."""
+    trace = training(steps=2)
+    trace.device.launch[2] = NONE
+    with result_cache():
+        assert figure(trace) is figure(trace)
 
 
 def test_gpu_work_of_steps_has_a_known_launch() -> None:
