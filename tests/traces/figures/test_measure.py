@@ -176,7 +176,7 @@ def test_gpu_work_without_a_launch_belongs_to_the_step_in_which_it_starts() -> N
     assert launch_steps(trace)[2] == 0 and names == ["forward", "loss", "backward"]
 
 
-@pytest.mark.parametrize("figure", [launch_time_ns, launch_steps, launch_phases, work_in_launch_order])
+@pytest.mark.parametrize("figure", [launch_time_ns, launch_steps, work_in_launch_order])
 def test_figures_of_launches_are_computed_once_per_command(figure: Callable[[Trace], Column]) -> None:
     """Many other figures use these figures, so computing them again would make the commands slow."""
     trace = training(steps=2)
