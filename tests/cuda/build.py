@@ -24,7 +24,7 @@ LIBRARIES = ("torch_cuda", "c10_cuda", "torch_cuda_linalg", "torch_python", "tor
 
 
 class CannotBuild(Exception):
-    """A requirement is missing. The text says what to install."""
+    """The error for a missing requirement. The text says what to install."""
 
 
 def _run(*command: str | Path) -> str:

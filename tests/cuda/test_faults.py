@@ -100,8 +100,8 @@ def test_a_script_on_a_hung_device_ends_without_delay_and_keeps_its_steps(device
 def test_if_a_peer_is_killed_during_an_all_reduce_a_rank_ends_without_delay_and_keeps_its_steps(
     device: Path, tmp_path: Path, grain: str
 ) -> None:
-    """GIVEN two ranks WHEN rank 1 is killed and rank 0 is terminated in its all-reduce THEN rank 0 has its usual exit code and
-    ends at most 2 seconds later. The file contains its steps."""
+    """GIVEN rank 1 is killed WHEN rank 0 is terminated in its all-reduce THEN rank 0 has its usual exit code. It ends at most 2
+    seconds later than without the recorder, and the file contains its steps."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         program = Program("lost_peer.py", (str(free.getsockname()[1]),), gpus=2)
@@ -214,8 +214,8 @@ def _warnings(run: Run) -> list[str]:
 def test_the_recorder_does_not_change_the_warnings_of_data_parallel_replicas(
     device: Path, tmp_path: Path, grain: str
 ) -> None:
-    """GIVEN two replicas on one device WHEN they first call cuBLAS THEN PyTorch warns that their threads have no current CUDA
-    context, because it has set no device in these threads."""
+    """GIVEN two replicas on one device, in whose threads PyTorch sets no device THEN their first call of cuBLAS gives PyTorch's
+    warning about a missing CUDA context."""
     program = Program("data_parallel.py", ("0,0",), steps=20)
     native, recorded = run(device, program, tmp_path / "native"), record(device, program, grain, tmp_path / "recorded")
     assert any("no current CUDA context" in line for line in _warnings(native))

@@ -1,5 +1,5 @@
-"""Records programs with torch's real CUDA runtime on the simulated device and compares each recording with the log of the
-device."""
+"""Tests recordings of programs that use torch's real CUDA runtime on the simulated device. Each recording is compared with the
+log of the device."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def test_every_kernel_is_recorded_once(recorded: Recorded, program: str, grain: 
 
 
 def test_recordings_and_an_imported_profile_contain_the_same_steps(device: Path, tmp_path: Path) -> None:
-    """GIVEN a script that trains and evaluates in several ways WHEN it is recorded at both grains, and its own profile is
-    imported THEN all three traces have the steps that the script printed."""
+    """The script trains and evaluates in several ways. Two recordings of it and its own imported profile have the steps that it
+    printed."""
     program, profile = Program("step_kinds.py"), tmp_path / "profile.json"
     recordings = [record(device, program, grain, tmp_path / grain) for grain in ("kernel", "phase")]
     own = run(device, replace(program, arguments=(str(profile),)), tmp_path / "own")

@@ -35,7 +35,7 @@ CLOSE_NS = 2_000  # a recorded time may differ from the logged time by this much
 
 @dataclass(frozen=True)
 class Work:
-    """One kernel, copy or memset in the log of a device. Times are nanoseconds since the Unix epoch."""
+    """A kernel, copy or memset in the log of a device. Times are nanoseconds since the Unix epoch."""
 
     kind: str  # one of "kernel", "memcpy" and "memset"
     device: int
@@ -62,7 +62,7 @@ class DeviceLog:
 
 @dataclass(frozen=True)
 class Mark:
-    """The times of a phase that the program logged, and the thread's processor time at the start."""
+    """A phase that the program logged: its times, and the thread's processor time at the start."""
 
     pid: int
     name: str

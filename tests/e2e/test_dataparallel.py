@@ -81,8 +81,8 @@ def replayed(folder: Path, name: str, batch: int) -> Trace:
 
 
 def test_diff_of_one_and_two_gpus_shows_the_published_cost_per_phase(tmp_path: Path) -> None:
-    """GIVEN the study's recordings with one GPU and with two GPUs WHEN one script is replayed on each THEN trace diff shows the
-    cost of the second GPU for each phase."""
+    """GIVEN one script that is replayed on the study's one-GPU and two-GPU recordings THEN trace diff shows the cost of the
+    second GPU for each phase."""
     one, two = replayed(tmp_path, "p100-no-cudnn", 128), replayed(tmp_path, "p100x2-no-cudnn", 256)
     files = "p100-no-cudnn.msgpack", "p100x2-no-cudnn.msgpack"
     done = trace_command("diff", *files, "--json", "--tolerance", "0.1", cwd=tmp_path)

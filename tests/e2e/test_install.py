@@ -60,7 +60,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 class Environment:
-    """A fresh virtual environment."""
+    """A new virtual environment that can import torch and numpy from the current one."""
 
     def __init__(self, folder: Path, wheels: dict[str, Path]) -> None:
         self.wheels = wheels

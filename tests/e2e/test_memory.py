@@ -137,9 +137,9 @@ def test_an_invalid_size_is_reported_in_one_line(trace: Path, tmp_path: Path, si
 
 
 def test_a_steady_step_allocates_the_recorded_sizes_in_the_recorded_order(shared_traces: Path, tmp_path: Path) -> None:
-    """The recording is of ResNet-50 with batch 32 and PyTorch 1.9. 53 recorded allocations of 512 bytes are missing today,
-    because batch norms now increment their counters in place. 62 large blocks differ by the unsplit remainder of at most 1 MiB,
-    which depends on earlier allocations."""
+    """The recording is of ResNet-50 with batch 32 and PyTorch 1.9. The replay lacks 53 recorded allocations of 512 bytes,
+    because batch norms now increment their counters in place. Up to 62 large blocks differ by the unsplit remainder of at most
+    1 MiB. This remainder depends on earlier allocations."""
     found = measure(shared_traces, tmp_path)
     assert found["unexplained"] == [0, 0], found["part_at"]
     assert found["only_recorded"] == [[512, "aten::add", 53]]

@@ -81,7 +81,7 @@ def test_the_allocator_and_the_system_report_equal_locked_bytes(script: Path) ->
         assert int(owned) <= int(locked) <= int(owned) + (64 << 10)  # each tensor of labels takes a page
 
 
-def test_if_memory_cannot_be_locked_one_process_reports_it_and_all_continue(script: Path) -> None:
+def test_if_memory_cannot_be_locked_one_process_reports_this_and_all_continue(script: Path) -> None:
     processes, (line,) = _replay(script, 0)
     assert [words[:2] for words in processes] == [["{True}", "0"]] * 2
     assert "RLIMIT_MEMLOCK" in line and "ulimit -l unlimited" in line

@@ -465,7 +465,7 @@ def test_a_recording_and_its_replay_have_the_same_workload_signature(tmp_path: P
 
 
 def test_the_memory_of_a_long_recording_does_not_grow(place: Path) -> None:
-    """Rows are streamed, so the memory of a process does not grow with the number of steps."""
+    """Rows are streamed to the file, so the memory of the process does not grow with the number of steps."""
     watch = "step % 500 == 0 and print('kib', int(open('/proc/self/statm').read().split()[1]) * 4)"
     if not Path("/proc/self/statm").exists():
         pytest.skip("reads /proc")

@@ -175,7 +175,7 @@ def test_stalls_report_the_error_of_a_dead_loader_in_one_line(tmp_path: Path, di
     assert says in line
 
 
-def test_no_permission_to_lock_memory_is_reported_once_beside_the_figures(tmp_path: Path) -> None:
+def test_missing_permission_to_lock_memory_is_reported_once_next_to_the_results(tmp_path: Path) -> None:
     (tmp_path / "pins.py").write_text(TRAIN.replace("num_workers=1", "num_workers=1, pin_memory=True"))
     done = stalls(tmp_path, "--steps", "10", "pins.py", "0.0001", limit=locks_limited_to(0))
     assert done.returncode == 0, done.stderr

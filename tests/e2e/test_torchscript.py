@@ -51,8 +51,7 @@ for compiled in (torch.jit.script(net), torch.jit.trace(net, x)):
 
 @pytest.mark.parametrize("values", ["recorded", "compute"])
 def test_a_frozen_module_is_saved_and_loaded(tmp_path: Path, values: str) -> None:
-    """GIVEN a module whose parameters are constants of its graph WHEN it is saved on the GPU THEN it can run on the GPU and on
-    the CPU."""
+    """GIVEN a module whose parameters are constants of its graph WHEN it is saved on the GPU THEN it runs on both devices."""
     (tmp_path / "frozen.py").write_text(FROZEN)
     command = ["replay", "--trace", "p100-no-cudnn", "--values", values, "--", "-W", "ignore", "frozen.py"]
     found = ["cuda:0 True torch.Size([1, 8])", "cuda:0 True torch.Size([1, 8])", "torch.Size([1, 8])"]

@@ -1,4 +1,4 @@
-"""Trace files with valid checksums that no recorder writes: small files that are huge or nonsensical when they are read.
+"""Creates trace files with valid checksums that no recorder writes. They are small, but huge or nonsensical when they are read.
 
     for name, data in amplified(): ...    # "rows-of-zeros", b"\\x92\\xactrace-replay..."
 

@@ -53,8 +53,8 @@ class CudaError(RuntimeError):
 class FakeCuda:
     """Fake devices whose streams are busy until `busy_until_ns`. A fake event is complete when the clock has passed its time.
 
-    The fakes follow CUDA's rules: during a capture most calls fail and invalidate the capture, after a sticky error all calls
-    fail, and a device that hangs never completes an event.
+    The fakes follow CUDA's rules. During a capture, most calls fail and invalidate the capture. After a sticky error, all calls
+    fail. A device that hangs never completes an event.
     """
 
     def __init__(self, clock: FakeClock) -> None:

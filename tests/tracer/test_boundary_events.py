@@ -82,8 +82,8 @@ def test_a_pending_event_improves_the_estimate_of_the_gpu_clock_offset() -> None
 
 
 def test_the_offset_of_a_gpu_clock_that_runs_too_fast_is_corrected() -> None:
-    """GIVEN two events 1 000 ns apart on the GPU clock WHEN the host finds both complete after 900 ns THEN the second event is
-    not later than that."""
+    """GIVEN events that are 1 000 ns apart on the GPU clock WHEN both are complete after 900 ns THEN the second event is not
+    later than that."""
     here = Events(0)
     first = here.take()
     assert here.events.read_finished([first])

@@ -263,8 +263,8 @@ def _in_thread(*calls: Callable[[], None]) -> None:
 
 
 def test_another_thread_does_not_end_the_profile_of_the_main_thread() -> None:
-    """GIVEN a profile of steps 1 to 3 WHEN another thread trains from step 2 on THEN the main thread still ends the profile,
-    which contains step 1."""
+    """GIVEN a profile of the main thread WHEN another thread trains from step 2 on THEN the main thread ends the profile. The
+    profile contains step 1."""
     here = Profiled()
     here.steps("prepare", "record")
     profiler = here.profiler

@@ -34,8 +34,8 @@ from traces.script.script_splitter import CutStep
 
 
 def test_a_repeated_step_has_the_phases_of_the_earlier_step_at_new_times(tmp_path: Path) -> None:
-    """GIVEN a recorded step with a forward pass and an optimizer WHEN the same reports arrive at 10, 14, 17 and 18 THEN the
-    forward pass begins with the step, at 9, and the optimizer begins at 14."""
+    """GIVEN a step with a forward pass and an optimizer WHEN the next step makes the same reports later THEN it has the same
+    phases. They begin at 9, when the step begins, and at 14."""
     steps = Bench(tmp_path).recorder.steps._repeated
     steps.add_call(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 0)
     steps.add_call(Meaning(ENTER, "optimizer", BEGINS, NONE, "optimizer"), 5)
@@ -52,8 +52,8 @@ def test_a_repeated_step_has_the_phases_of_the_earlier_step_at_new_times(tmp_pat
 
 
 def test_a_repeated_step_keeps_the_time_before_its_first_module_call(tmp_path: Path) -> None:
-    """GIVEN a recorded step that begins with the phase "other" WHEN the next step begins at 9 and calls a module at 15 THEN
-    "other" is 9 to 15."""
+    """GIVEN a step that begins with the phase "other" WHEN the next step also calls its module late THEN it begins with
+    "other", too."""
     steps = Bench(tmp_path).recorder.steps._repeated
     steps.add_call(Meaning(MODULE, (1, True), BEGINS, NONE, ""), 4)
     steps.add_call(Meaning(LEAVE, "optimizer", LEAVES, NONE, ""), 8)

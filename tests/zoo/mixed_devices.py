@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Evaluates calls that a GPU may refuse, most of them with tensors on wrong devices. Writes the outcome of each call: the error
+"""Evaluates calls that a GPU may reject, most of them with tensors on wrong devices. Writes the outcome of each call: the error
 in one line, or the results' devices.
 
     python tests/zoo/mixed_devices.py RESULTS

@@ -2,7 +2,7 @@
 #include "device.h"
 #include <library_types.h>
 
-/* From cublasLt.h, which needs headers that torch's packages lack. */
+/* These declarations are from cublasLt.h. That header needs other headers, which torch's packages lack. */
 enum { CUBLASLT_MATMUL_DESC_TRANSA = 3, CUBLASLT_MATMUL_DESC_TRANSB = 4, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5 };
 typedef struct {
     uint64_t algorithm[8];

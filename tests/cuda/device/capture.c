@@ -62,7 +62,7 @@ cudaError_t break_capture(Capture *capture) {
 }
 
 /* A thread in relaxed mode may do anything. In thread-local mode, its captures forbid some calls. In global mode, captures that other
- * threads began in global mode forbid them too. */
+ * threads began in global mode also forbid these calls. */
 cudaError_t unsafe_call(void) {
     if (thread_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
     for (Capture *c = open_captures; c; c = c->next) {
@@ -164,7 +164,7 @@ API cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptu
     END(cudaSuccess);
 }
 
-/* All nodes that run before `node`, itself included. */
+/* Marks `node` and all nodes that run before it in `seen`. */
 static void mark_before(const Graph *g, int node, char *seen) {
     while (node >= 0 && !seen[node]) {
         seen[node] = 1;

@@ -158,7 +158,7 @@ static void message_path(char *path, size_t size, const struct ncclComm *c, int 
     snprintf(path, size, "%s.%d-%d.%ld", c->base, from, to, number);
 }
 
-/* One part of a collective. True once it has ended. */
+/* Advances one part of a collective. Returns true once the part has ended. */
 
 static Ns transfer_time(const Part *p, int members) {
     double bytes = (double)p->count * size_of(p->type), share = members > 1 ? (double)(members - 1) / members : 0;

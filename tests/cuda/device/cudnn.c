@@ -97,7 +97,7 @@ API int cudnnSetActivationDescriptor(Description *d, int mode, int nan, double c
     return 0;
 }
 
-/* One algorithm, number 1, with a workspace of 1 MiB. */
+/* The device has only algorithm number 1, with a workspace of 1 MiB. */
 typedef struct {
     int algorithm, status;
     float time;

@@ -413,7 +413,7 @@ API CUptiResult cuptiGetResultString(CUptiResult result, const char **text) {
     return CUPTI_SUCCESS;
 }
 
-/* generated from cupti_runtime_cbid.h and cupti_driver_cbid.h */
+/* These tables are generated from cupti_runtime_cbid.h and cupti_driver_cbid.h. */
 extern const char *const runtime_call_names[], *const driver_call_names[];
 extern const int runtime_call_count, driver_call_count;
 

@@ -175,7 +175,7 @@ void end_call(Call *call);
 #define DRIVER_CALL(name) __attribute__((cleanup(end_call))) Call call = begin_call(true, CUPTI_DRIVER_TRACE_CBID_##name)
 extern __thread int current_device;
 cudaError_t failed(cudaError_t error);              /* remembers the thread's last error */
-/* cudaSuccess, or the error of all further calls: a sticky error, or a fork after CUDA was initialized. Locked. */
+/* Returns cudaSuccess, or the error of all further calls: a sticky error, or a fork after CUDA was initialized. Locked. */
 cudaError_t device_fault(void);
 
 /* Takes the lock, and returns the device's fault if there is one. END releases it. */
@@ -233,7 +233,7 @@ cudaError_t capture_wait(Stream *stream, Event *event); /* locked */
 void capture_record(Stream *stream, Event *event);  /* locked */
 cudaError_t event_is_captured(Event *event);        /* locked */
 
-/* collectives.c: how a piece of NCCL work starts and ends. True once its end is known. Locked. */
+/* collectives.c: advances a piece of NCCL work. Returns true once its end is known. Locked. */
 bool run_collective(Collective *collective, Ns start, Ns *end);
 Collective *copy_collective(Collective *collective);
 void free_collective(Collective *collective);

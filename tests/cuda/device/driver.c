@@ -204,7 +204,7 @@ API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, con
     *handle = (CUmemGenericAllocationHandle)(uintptr_t)p;
     END(cudaSuccess);
 }
-/* Which memory is behind an address. */
+/* Returns the memory that is mapped at an address. */
 typedef struct Mapping {
     CUdeviceptr address;
     Physical *physical;

@@ -17,7 +17,7 @@ static int range_count, range_capacity;
 static uint64_t used[DEVICES_MAX];
 static long allocations;
 
-/* The range that holds `address`, or the place where it would be inserted. */
+/* Returns the range that contains `address`, or the place where such a range would be inserted. */
 static int find(uintptr_t address) {
     int low = 0, high = range_count;
     while (low < high) {

@@ -32,7 +32,7 @@ API int nvmlSystemGetCudaDriverVersion_v2(int *version) {
     *version = 13000;
     return NVML_SUCCESS;
 }
-/* Only this process, because each process has a separate simulated device. */
+/* Lists only this process, because each process has a separate simulated device. */
 API int nvmlDeviceGetComputeRunningProcesses(void *handle, unsigned *count, ProcessInfo *processes) {
     if (*count < 1) {
         *count = 1;
@@ -48,6 +48,6 @@ API int nvmlDeviceGetGpuFabricInfoV(void *handle, void *info) {
     (void)handle, (void)info;
     return NVML_NOT_SUPPORTED;
 }
-/* torch looks these up and calls them for symmetric memory only, which is not simulated. */
+/* torch looks up these functions, but calls them only for symmetric memory, which is not simulated. */
 API int nvmlDeviceGetNvLinkRemoteDeviceType(void) { return NVML_NOT_SUPPORTED; }
 API int nvmlDeviceGetNvLinkRemotePciInfo_v2(void) { return NVML_NOT_SUPPORTED; }

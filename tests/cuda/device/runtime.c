@@ -574,7 +574,7 @@ API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *bloc
 API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int threads, size_t shared) {
     return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared, 0);
 }
-/* A symbol on the device, such as a table of constants. It has an address, but is never read. */
+/* A symbol on the device, such as a table of constants, has an address, but is never read. */
 API cudaError_t cudaGetSymbolAddress(void **address, const void *symbol) {
     *address = (void *)symbol;
     return cudaSuccess;

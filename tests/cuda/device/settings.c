@@ -10,7 +10,7 @@ static double number(const char *name, double otherwise) {
     return text && *text ? atof(text) : otherwise;
 }
 
-/* The number of devices in CUDA_VISIBLE_DEVICES before the first invalid entry. All devices are equal, so only the number matters. */
+/* Returns the number of devices in CUDA_VISIBLE_DEVICES before the first invalid entry. All devices are equal, so only the number matters. */
 static int visible_devices(int all) {
     const char *text = getenv("CUDA_VISIBLE_DEVICES");
     if (!text) return all;

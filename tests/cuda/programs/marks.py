@@ -15,7 +15,7 @@ from types import TracebackType
 
 
 class timed:
-    """Logs the time between entering and leaving."""
+    """Logs the times of entering and leaving the `with` block."""
 
     def __init__(self, name: str) -> None:
         self._name = name

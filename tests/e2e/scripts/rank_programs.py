@@ -559,7 +559,7 @@ def split_groups(at: Place) -> Any:
 
 @program
 def captured_graphs(at: Place) -> Any:
-    """A CUDA graph with operations on two streams, replayed with three inputs."""
+    """Replays a CUDA graph with operations on two streams, with three different inputs."""
 
     def computed(x: torch.Tensor, gathered: torch.Tensor) -> torch.Tensor:
         y = x * 2

@@ -1,4 +1,4 @@
-"""Small programs that compile. Each function runs one program and returns results that do not depend on the device.
+"""Contains small programs that compile. Each function runs one program and returns results that do not depend on the device.
 
     python tests/replayer/compiled/programs.py cpu aot_eager            # natively
     trace replay --trace FILE tests/replayer/compiled/programs.py cuda inductor

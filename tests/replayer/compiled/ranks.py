@@ -1,4 +1,4 @@
-"""Programs of two ranks that compile. The first rank prints one line per program, in the format of programs.py.
+"""Contains programs of two ranks that compile. The first rank prints one line per program, in the format of programs.py.
 
     torchrun --nproc-per-node 2 tests/replayer/compiled/ranks.py cpu aot_eager
     trace replay --nproc 2 ... tests/replayer/compiled/ranks.py cuda inductor

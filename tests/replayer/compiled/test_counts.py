@@ -35,10 +35,9 @@ def _facts(*command: str) -> dict[str, Any]:
 
 @pytest.mark.warm
 def test_compile_counts_of_two_functions_on_the_virtual_gpu_equal_those_on_the_cpu() -> None:
-    """GIVEN a function that reads a value, and a function that is called with four sizes WHEN both are compiled for the CPU and
-    the virtual GPU THEN all counts are equal. The read splits the first function into two graphs. The second size makes the
-    other function's graph dynamic."""
-    from tests.replayer.compiled import programs  # imports Dynamo and the replayer, so import late
+    """A function reads a value, and another one is called with four sizes. Both have equal counts on the CPU and on the virtual
+    GPU. The read splits the first function into two graphs. The second size makes the other function's graph dynamic."""
+    from tests.replayer.compiled import programs  # this import also imports Dynamo and the replayer, so it is made late
     from tests.replayer.compiled.replaying import replaying
 
     with replaying(source_of("", "v100", estimate=True)):

@@ -24,9 +24,9 @@ def test_fused_kernels_reuse_the_memory_of_freed_tensors() -> None:
     graph = traced(lambda x, w: torch.mm(torch.relu(torch.mm(x, w)) * 2, w), 2)
     assert planned_requests(graph, ops=3) == (
         BlockRequest(SIZE, 0, False, 0),
-        BlockRequest(-SIZE, None, False, 0),  # x
+        BlockRequest(-SIZE, None, False, 0),  # x is freed
         BlockRequest(SIZE, 1, True, 2),
-        BlockRequest(-SIZE, None, False, 2),  # w
+        BlockRequest(-SIZE, None, False, 2),  # w is freed
         BlockRequest(-SIZE, 0, False, 2),
     )
 

@@ -54,8 +54,8 @@ def kernels_of(trace: Trace) -> list[tuple[str, bool, list[str]]]:
 
 @pytest.mark.parametrize("graphs", [False, True])
 def test_a_call_of_a_compiled_region_takes_the_kernels_of_the_recorded_call(graphs: bool) -> None:
-    """GIVEN a recorded loop with one region WHEN it is replayed THEN each call has the recorded kernels and times, in the
-    forward and in the backward pass."""
+    """GIVEN a recorded loop with one region WHEN it is replayed THEN each forward and each backward pass has the recorded
+    kernels and times."""
     recorded = recording(graphs=graphs)
     assert kernels_of(recorded) == [("0/0", False, FORWARD), ("0/0", True, BACKWARD)] * 3
     made = replay(recorded, mode="reduce-overhead" if graphs else "default")
@@ -86,8 +86,8 @@ def test_the_backend_cudagraphs_launches_the_recorded_graphs() -> None:
 
 
 def test_the_copy_of_inputs_into_a_cuda_graph_begins_the_forward_pass() -> None:
-    """GIVEN a recorded op that copies the inputs of a CUDA graph WHEN it is replayed after a copy to the GPU THEN the forward
-    pass begins with this op. There is no phase "other" between the two copies."""
+    """The recording has an op that copies the inputs of a CUDA graph. In the replay, the forward pass begins with this op, and
+    no phase "other" precedes it."""
     events = Events()
     for step in range(3):
         at = events.step_with_region(step)
@@ -237,8 +237,8 @@ with torch.no_grad():
 
 
 def test_each_backward_pass_uses_the_shapes_of_its_forward_pass() -> None:
-    """GIVEN a region that is called with batches of 16 and 32 before the backward pass THEN the first backward pass has the
-    recorded product of 32 rows. The second one has the product of 16 rows."""
+    """GIVEN a region that is called with batches of 16 and 32 THEN the first backward pass has the recorded product of 32 rows.
+    The second one has the product of 16 rows."""
     events, step_us = Events(), 2000
     for step in range(3):
         at = step * step_us
@@ -406,8 +406,8 @@ def with_phases_of_recorder(recorded: Trace, phases: Sequence[str], starts_us: S
 
 
 def test_ops_before_a_step_launches_its_cuda_graph_stay_in_the_phase_of_the_recorder() -> None:
-    """GIVEN a recorded script that computes a sum, copies a batch and launches its own CUDA graph THEN the sum belongs to the
-    phase "other" in the replay, too. The recorder does not see single ops, but it knows the phases of the graph."""
+    """The recorded script computes a sum, copies a batch and launches its own CUDA graph. In the replay, the sum belongs to the
+    phase "other", too. The recorder does not see single ops, but it knows the phases of the graph."""
     events, starts = Events(), (0, 200, 350, 500)
     for step in range(4):
         at = step * STEP_US

@@ -38,8 +38,8 @@ def test_values_of_all_ranks_are_concatenated_and_those_of_one_rank_are_selected
 
 
 def test_all_to_all_gives_each_rank_its_part_from_every_rank() -> None:
-    """GIVEN rank 0 sends 1 and 2 values, and rank 1 sends 3 and 1 values THEN rank 0 gets the first parts, and rank 1 the
-    second parts."""
+    """Rank 0 sends 1 and 2 values, and rank 1 sends 3 and 1 values. Rank 0 gets the first parts, and rank 1 the second
+    parts."""
     exchanged = ranks([1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0], sends=[[1, 2], [3, 1]])
     assert listed(all_to_all_values(0)(exchanged)) == [1, 4, 5, 6]
     assert listed(all_to_all_values(1)(exchanged)) == [2, 3, 7]

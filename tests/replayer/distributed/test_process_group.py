@@ -126,7 +126,7 @@ def test_a_rank_sends_tensors_to_itself_in_a_batch() -> None:
 
 
 def test_a_split_group_has_the_given_name_and_ranks_and_timeout() -> None:
-    """GIVEN a group of NCCL and gloo with three ranks WHEN ranks 2 and 0 form a new group THEN rank 2 is the first rank of this
+    """GIVEN a group of three ranks with NCCL and gloo WHEN ranks 2 and 0 form a new group THEN rank 2 is first in this
     group."""
 
     def body(rank: int) -> None:

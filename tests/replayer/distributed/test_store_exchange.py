@@ -185,8 +185,8 @@ def test_a_timeout_names_all_missing_ranks_after_few_requests(monkeypatch: pytes
     keys = {rank: f"all/0/{rank}" for rank in members}
     requests: list[list[str]] = []
     monkeypatch.setattr(exchanges[0], "_store", Counting(exchanges[0]._store, requests))
-    # THEN 12 requests find them: 64, 0-31 (there), 32-63, 32-47, 32-39 (there), 40-47, 40-43, 40-41, 40, 41, 42-43 and 44-47,
-    # 48-63 (there); one finds the first
+    # THEN a search by halves finds both ranks with 13 requests: 0-63, 0-31 (complete), 32-63, 32-47, 32-39 (complete), 40-47,
+    # 40-43, 40-41, 40, 41, 42-43 (complete), 44-47 (complete) and 48-63 (complete)
     assert exchanges[0]._missing(keys, members, 8) == [40, 41] and len(requests) == 13
     assert exchanges[0]._missing(keys, members, 1) == [40]
     with pytest.raises(RuntimeError, match=r"ranks 40, 41 of the group did not call all_reduce within 0\.2 s"):

@@ -83,8 +83,8 @@ def test_a_wait_with_a_timeout_fails_after_the_timeout_counted_from_the_call(
 
 
 def test_a_wait_with_a_timeout_fails_before_the_watchdog_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a clock at double speed WHEN the other rank makes its call just over 4 ms later THEN a wait with a timeout of 2 ms
-    fails. The watchdog does not check the timeout of the group."""
+    """GIVEN a clock at double speed WHEN the other rank's call is just over 4 ms later THEN a wait of 2 ms fails. The watchdog
+    does not check the timeout of the group."""
     work, blocked = _ended(monkeypatch, None, speed=2)
     here: Any = vars(module)["gpu"]()
     here.clock.skips_waits = True
@@ -100,8 +100,8 @@ def test_a_wait_with_a_timeout_fails_before_the_watchdog_ends_the_process(monkey
 def test_a_wait_with_a_timeout_ends_in_real_time_on_the_wall_clock(
     now_ns: int, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN a clock at double speed WHEN the other rank never makes its call THEN a wait with a timeout of 2 ms fails after the
-    rest of these 2 ms, counted from this rank's call."""
+    """GIVEN another rank that never makes its call THEN a wait with a timeout of 2 ms fails 2 ms after this rank's call. The
+    clock runs at double speed."""
     work, blocked = _ended(monkeypatch, None, speed=2)
     here: Any = vars(module)["gpu"]()
     here.clock.skips_waits, here.clock.now_ns = False, lambda: now_ns

@@ -305,7 +305,7 @@ def test_one_hot_on_the_cpu_is_that_of_torch() -> None:
         ("fft_ihfft", (6,), (), [6]),
         ("fft_fft", (6, 4), (None, 1), None),
         ("fft_fft", (6, 4), (None, 0), [6]),
-        ("fft_hfft", (5,), (), None),  # a signal of 8
+        ("fft_hfft", (5,), (), None),  # the signal has 8 elements
         ("fft_hfft", (4,), (), [6]),
         ("fft_irfft", (4,), (), [6]),
         ("fft_fft2", (3, 4, 8), (), None),
@@ -346,7 +346,7 @@ def test_an_observer_with_empty_buffers_gets_a_range_per_channel() -> None:
     whole = torch.full((1,), 9.0), torch.full((1,), 9.0)
     args: Any = (*whole, torch.ones(1), torch.zeros(1, dtype=torch.int32), 0.5, 0, 255, 0, False, False)
     cuda_decompositions.observed_fake_quantization(x, on, on, *args)
-    assert (whole[0].item(), whole[1].item()) == (3.0, 6.5)  # halfway from 9 to -3, and from 9 to 4
+    assert (whole[0].item(), whole[1].item()) == (3.0, 6.5)  # the values move halfway from 9 to -3, and from 9 to 4
 
 
 def test_matrix_rank_writes_its_result_to_out() -> None:

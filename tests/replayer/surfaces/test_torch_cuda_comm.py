@@ -44,7 +44,7 @@ def test_scatter_copies_only_chunks_that_are_on_another_device() -> None:
         comm.scatter(x, [0, 1], [6])
 
 
-def test_scatter_uses_the_streams_it_is_given() -> None:
+def test_scatter_uses_the_given_streams() -> None:
     gpu = use(devices=2)
     sides: list[Any] = [torch.cuda.Stream(device=i) for i in (0, 1)]
     seen: list[tuple[int, int]] = []

@@ -118,8 +118,8 @@ def test_each_launch_of_a_graph_with_random_numbers_writes_its_seed_and_offset()
 
 
 def test_writes_of_seed_and_offset_belong_to_the_phase_with_which_the_graph_begins() -> None:
-    """GIVEN a recorded forward pass that writes a seed and an offset before it launches a graph WHEN the script launches a
-    graph with dropout THEN the writes and the graph take the recorded times."""
+    """The recorded forward pass writes a seed and an offset before it launches a graph. If the script launches a graph with
+    dropout, its writes take the recorded times, too."""
     ops = [Op("aten::fill_", at_us, 20, kernel=(at_us + 10, 3_000), shapes=((1,),)) for at_us in (2_000, 6_000)]
     trace = make_recording(
         [("other", 0, 1_000), ("forward", 1_000, 30_000)],

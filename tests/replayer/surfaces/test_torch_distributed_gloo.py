@@ -284,8 +284,8 @@ def test_gloo_can_receive_into_a_larger_tensor() -> None:
 
 
 def test_the_error_names_a_rank_that_did_not_call_a_gloo_operation() -> None:
-    """GIVEN a group of ranks 4, 6 and 8 WHEN rank 6 ends without calling the operation THEN the errors of ranks 4 and 8 name
-    rank 6."""
+    """GIVEN a group of three ranks WHEN rank 6 ends without calling the operation THEN the errors of the other ranks name rank
+    6."""
     ranks = Ranks(3)
     for calls in ranks.calls:
         calls.global_ranks = [4, 6, 8]
@@ -312,8 +312,7 @@ def test_the_error_names_a_gloo_sender_that_never_sends() -> None:
 
 
 def test_the_error_names_ranks_that_wait_for_each_other_in_gloo_and_nccl() -> None:
-    """GIVEN rank 1 waits for rank 0 in NCCL WHEN rank 0 waits for rank 1 in gloo THEN rank 0 reports that they wait for each
-    other."""
+    """GIVEN rank 1 waits in NCCL WHEN rank 0 waits for rank 1 in gloo THEN the error says that they wait for each other."""
     ranks = Ranks(2)
     waits = {"barrier of gloo": "rank 0 waits"}
     ranks.deadlocks = SimpleNamespace(find_deadlock=lambda wait, missing: waits[wait] * (missing == [1]), end=lambda: None)
@@ -331,7 +330,7 @@ def test_roots_peers_and_tags_are_found_in_the_arguments() -> None:
     assert _integers([[torch.ones(1)], 2, 5, True]) == [2, 5]
 
 
-def test_gloo_refuses_to_send_and_receive_cuda_tensors() -> None:
+def test_gloo_rejects_sends_and_receives_of_cuda_tensors() -> None:
     # The table of backends in PyTorch's documentation says that gloo does not support this. Gloo would read from the tensor's
     # address.
     with pytest.raises(RuntimeError, match="Bad address"):

@@ -45,8 +45,8 @@ def test_a_compiled_function_makes_tensors_from_numbers() -> None:
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
 def test_make_fx_traces_a_function_that_uses_tensors_on_the_gpu(mode: Literal["fake", "symbolic"]) -> None:
-    """GIVEN a function that uses a module and a tensor on the virtual GPU WHEN make_fx traces it with fake input THEN
-    parameters and tensor become constants of the traced function."""
+    """The function uses a module and a tensor on the virtual GPU, and gets fake input. Parameters and tensor become constants
+    of the traced function."""
     layer, scale, x = torch.nn.Linear(4, 3).cuda(), torch.ones(3, device="cuda"), torch.ones(2, 4, device="cuda")
     traced = make_fx(lambda x: layer(x) * scale, tracing_mode=mode, _allow_non_fake_inputs=True)(x)
     assert traced(x).shape == (2, 3) and traced(x).is_cuda

@@ -164,7 +164,7 @@ def autocast(device: str) -> Any:
 
 @family.group
 def finite_gradients(device: str) -> Any:
-    """If a script checks whether gradients are finite, the optimizer steps are not skipped."""
+    """Counts optimizer steps. A script that first checks whether gradients are finite skips none of them."""
     model = nn.Linear(4, 3).to(device)
     loss = model(torch.ones(2, 4).to(device)).square().mean()
     loss.backward()

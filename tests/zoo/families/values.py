@@ -102,7 +102,7 @@ def numbers_written_into(device: str) -> Any:
 
 @family.special(values=("recorded",))
 def lengths_of_what_is_generated(device: str) -> Any:
-    """The script searches unknown tokens for the end of a sequence, finds no end, and keeps all tokens."""
+    """Searches unknown tokens for the end of a sequence, finds no end, and keeps all tokens."""
     tokens = torch.randint(0, 9, (2, 8)).to(device) if device == "cpu" else torch.randint(0, 9, (2, 8), device=device)
     is_end = torch.isin(tokens, torch.tensor([9], device=device))
     ends = torch.full((2,), 8, dtype=torch.long, device=device)
@@ -137,7 +137,7 @@ def counters(device: str) -> Any:
 
 @family.group
 def known_numbers(device: str) -> Any:
-    """Numbers that come from the host stay known."""
+    """Computes with numbers from the host, which stay known."""
     x = torch.tensor([3.0, 1.0, 2.0], device=device)
     n = torch.tensor(5, device=device)
     found = [
@@ -239,7 +239,7 @@ def numbers_of_tensors(device: str) -> Any:
 
 @family.group
 def indices_are_in_range(device: str) -> Any:
-    """A value that the host uses as an index is a valid index."""
+    """Uses values as indices on the host. Each of these indices is valid."""
     x = _unknown(device)
     names = ["a", "b", "c"]
     drawn = torch.multinomial(x[0].softmax(0), 1).item()
@@ -256,7 +256,7 @@ def indices_are_in_range(device: str) -> Any:
 
 @family.group
 def early_stopping(device: str) -> Any:
-    """If the loss improves, the model is saved and trained to the end."""
+    """Saves the model when the loss improves, and stops early otherwise. The loss must improve in each epoch."""
     model = nn.Linear(8, 3).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
