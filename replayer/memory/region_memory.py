@@ -56,7 +56,7 @@ class RegionMemory:
         self, allocator: TensorAllocator, stream: int, kept: Sequence[AllocationHandle] = (), workspaces: Iterable[int] = ()
     ) -> None:
         """`workspaces` contains the sizes of cuBLAS workspaces, which the run allocates without this class."""
-        self._workspaces = tuple(workspaces)
+        self._workspaces = list(workspaces)
         self._allocator = allocator
         self._stream = stream
         self._alive: dict[int, _RegionHandle] = {}
@@ -105,7 +105,7 @@ class RegionMemory:
         for size_bytes, block, outlives, _op in requests:
             if size_bytes > 0:
                 taker = _best(self._alive.values(), size_bytes) if outlives else None
-                if outlives and taker is None and any(_fits(workspace, size_bytes) for workspace in self._workspaces):
+                if outlives and taker is None and self._is_workspace(size_bytes):
                     continue
                 made = self._allocator.malloc(size_bytes if taker is None else taker.size_bytes, self._stream)
                 assert made is not None
@@ -121,6 +121,13 @@ class RegionMemory:
                     handles.remove(freed)
             if freed is not None:
                 self._allocator.free(freed)
+
+    def _is_workspace(self, block_bytes: int) -> bool:
+        """Return True for the first block that may be one of the workspaces. Each workspace is one block."""
+        found = next((size_bytes for size_bytes in self._workspaces if _fits(size_bytes, block_bytes)), None)
+        if found is not None:
+            self._workspaces.remove(found)
+        return found is not None
 
     def end(self) -> list[AllocationHandle]:
         for handle in list(self._alive.values()):

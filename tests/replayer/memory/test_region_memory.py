@@ -111,13 +111,13 @@ def test_cublas_workspaces_count_as_memory_except_in_cuda_graphs() -> None:
 
 
 def test_a_recorded_cublas_workspace_is_not_allocated_a_second_time() -> None:
-    """GIVEN a recorded call that kept a cuBLAS workspace and a block WHEN the replay allocates its own workspaces THEN it
-    takes only the recorded block."""
+    """GIVEN a recorded call that kept a cuBLAS workspace of 8 MiB and two blocks of 512 bytes and 8 MiB. WHEN the replay
+    allocates its own workspaces THEN it takes only the two blocks."""
     device = allocator()
     memory = RegionMemory(device, 0, workspaces=(8 * MIB,))
-    memory.play([BlockRequest(8 * MIB, 0, True, 1), BlockRequest(512, 1, True, 1)])
-    assert allocated(device) == 512
-    assert len(memory.end()) == 1
+    memory.play([BlockRequest(8 * MIB, 0, True, 1), BlockRequest(512, 1, True, 1), BlockRequest(8 * MIB, 2, True, 1)])
+    assert allocated(device) == 512 + 8 * MIB
+    assert len(memory.end()) == 2
 
 
 def test_other_threads_allocate_memory_while_a_thread_runs_a_compiled_function() -> None:
