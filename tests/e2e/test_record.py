@@ -349,7 +349,7 @@ print(loss.item())
     assert load(tmp_path / "made.msgpack").values.value.tolist() == [4.0]
 
 
-def test_recording_needs_no_textual(place: Path) -> None:
+def test_recording_works_without_the_package_textual(place: Path) -> None:
     (place / "textual.py").write_text("raise ImportError('textual is not installed here')")
     environment = {**os.environ, "PYTHONPATH": str(place)}
     done = record("--grain", "phase", "train.py", "3", "cpu", cwd=place, env=environment)

@@ -223,7 +223,7 @@ def test_a_script_that_never_uses_the_gpu_gets_a_message_and_runs_as_usual(tmp_p
     assert "did not use the GPU" in done.stderr
 
 
-def test_loader_workers_and_the_pinning_thread_work_beside_the_virtual_gpu(tmp_path: Path, phase_trace: Path) -> None:
+def test_loader_workers_and_the_pinning_thread_work_with_the_virtual_gpu(tmp_path: Path, phase_trace: Path) -> None:
     text = TRAIN.replace("batch_size=4)", "batch_size=4, num_workers=2, pin_memory=True)").replace(
         "x.cuda(), y.cuda()", "x.cuda(non_blocking=True), y.cuda(non_blocking=True)"
     )

@@ -272,7 +272,7 @@ class AcceleratorError(RuntimeError):
         (RuntimeError("Expected one of cpu, cuda"), False, Untimed.DEVICE_LOST),
     ],
 )
-def test_only_a_sticky_error_loses_the_device(error: RuntimeError, lost: bool, untimed: Untimed) -> None:
+def test_only_a_sticky_error_counts_as_a_lost_device(error: RuntimeError, lost: bool, untimed: Untimed) -> None:
     here = Events()
 
     def fails() -> None:

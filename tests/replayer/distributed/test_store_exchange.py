@@ -125,7 +125,7 @@ def test_a_message_of_several_ranks_is_converted_once() -> None:
     assert converted == [5, 7]
 
 
-def test_ranks_of_a_large_group_ask_the_store_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_a_large_group_poll_the_store_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN 64 ranks, which are eight times as many as may poll at the full rate THEN the pauses are eight times as long."""
     store, members = HashStore(), list(range(64))
     exchanges = [StoreExchange(store, rank, range(64), timeout_s=60, offset_ns=int) for rank in members]

@@ -246,7 +246,7 @@ def test_a_sparse_gradient_moves_with_its_module() -> None:
         assert grad.is_sparse and str(grad.device) == device and grad.shape == (10, 4)
 
 
-def test_a_sparse_gradient_is_made_of_its_parts_without_a_kernel() -> None:
+def test_a_sparse_gradient_is_created_from_indices_and_values_without_a_kernel() -> None:
     """GIVEN an embedding with sparse gradients THEN no kernel runs to combine the indices and values of the gradient."""
     gpu = use()
     table = torch.nn.Embedding(10, 4, sparse=True).cuda()

@@ -40,7 +40,7 @@ def told(*calls: tuple[object, bool]) -> list[tuple[int, bool]]:
     return [(id(module), grad) for module, grad in calls]
 
 
-def test_the_outermost_module_call_is_reported_and_whether_gradients_are_enabled() -> None:
+def test_the_outermost_module_call_and_its_gradient_mode_are_reported() -> None:
     gpu = _started()
     model, criterion = Twice().cuda(), nn.MSELoss()
     x = torch.ones(2, 4, device="cuda")

@@ -66,7 +66,7 @@ def test_fork_rng_restores_the_states_of_the_devices() -> None:
     assert torch.cuda.initial_seed() == 1
 
 
-def test_generators_of_the_device_are_made_by_torch_generator() -> None:
+def test_torch_generator_creates_generators_of_the_device() -> None:
     use(devices=2)
     generator = torch.Generator(device="cuda:1").manual_seed(9)
     assert generator.device == torch.device("cuda", 1)

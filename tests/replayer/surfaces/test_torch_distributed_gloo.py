@@ -145,7 +145,7 @@ def test_gloo_waits_in_real_time_on_the_wall_clock_or_with_one_rank() -> None:
             assert calls.call(message("barrier")) is None
 
 
-def test_a_work_of_gloo_waits_when_the_script_waits() -> None:
+def test_a_gloo_work_object_waits_when_the_script_waits() -> None:
     ranks = Ranks(2)
     group, work = HashStore(), Store()  # any objects that can have weak references
     CALLS[group] = ranks.calls[0]
@@ -158,7 +158,7 @@ def test_a_work_of_gloo_waits_when_the_script_waits() -> None:
         assert ranks.ends_ms[0] == 500.0
 
 
-def test_a_work_of_gloo_is_completed_when_the_last_rank_has_called_it() -> None:
+def test_a_gloo_work_object_is_completed_when_the_last_rank_makes_its_call() -> None:
     ranks, group, work = Ranks(2), HashStore(), Store()
     CALLS[group] = ranks.calls[0]
     with ranks.at(1, 500.0) as late:
@@ -174,7 +174,7 @@ def test_a_work_of_gloo_is_completed_when_the_last_rank_has_called_it() -> None:
 
 
 @pytest.mark.parametrize("chained", [False, True])
-def test_a_future_of_a_work_of_gloo_waits_for_late_ranks(chained: bool) -> None:
+def test_a_future_of_a_gloo_work_object_waits_for_late_ranks(chained: bool) -> None:
     ranks = Ranks(2)
     group, work, made = HashStore(), Waitable(), [HashStore(), HashStore()]
     CALLS[group] = ranks.calls[0]

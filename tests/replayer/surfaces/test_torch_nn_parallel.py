@@ -190,7 +190,7 @@ def test_wrong_devices_and_failed_replicas_raise_the_usual_errors() -> None:
 
 def _one_gpu(rows: int) -> Trace:
     """Return a recording of `_net` on one GPU. All kernel times depend on the batch size, except those of the optimizer."""
-    each = rows * 100  # us
+    each = rows * 100  # in microseconds
     forward = [
         Op("aten::addmm", 1_100, 50, kernel=(1_200, each), shapes=((HIDDEN,), (rows, 64), (64, HIDDEN))),
         Op("aten::relu", 1_200, 50, kernel=(1_300 + each, each), shapes=((rows, HIDDEN),)),

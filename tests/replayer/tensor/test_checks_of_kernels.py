@@ -136,7 +136,7 @@ def wrong_calls(n: int, device: str) -> list[Callable[[], Any]]:
 
     i, half, mask = partial(f, dtype=torch.int64), partial(f, dtype=torch.float16), partial(f, dtype=torch.bool)
     return [
-        # masks, conditions and indices
+        # These calls have wrong masks, conditions or indices.
         lambda: torch.where(half(n), 1.0, 0.0),
         lambda: torch.where(i(n), f(n), f(n)),
         lambda: f(1, n).masked_scatter_(mask(2, n), f(n)),
@@ -159,14 +159,14 @@ def wrong_calls(n: int, device: str) -> list[Callable[[], Any]]:
         lambda: torch.bucketize(f(n), f(2, 2)),
         lambda: torch.searchsorted(f(2, 3), f(3, n)),
         lambda: F.embedding(i(n), f(3)),
-        # indices and labels with a wrong dtype, which the error names
+        # These indices and labels have a wrong dtype, which the error names.
         lambda: f(n).gather(0, f(3)),
         lambda: f(n).index_add_(0, f(3), f(3)),
         lambda: f(n).index_fill_(0, f(3), 1.0),
         lambda: f(n)[f(3)],
         lambda: F.nll_loss(f(n, 3), f(n)),
         lambda: F.max_unpool1d(f(1, 1, n), f(1, 1, n), [2]),
-        # numbers
+        # These calls have wrong numbers.
         lambda: half(n).fill_(1e5),
         lambda: f(n, dtype=torch.uint8).fill_(256),
         lambda: f(n).fill_(1j),
@@ -183,7 +183,7 @@ def wrong_calls(n: int, device: str) -> list[Callable[[], Any]]:
         lambda: torch.multinomial(f(n, 2), 3),
         lambda: f(n).topk(n + 1),
         lambda: F.smooth_l1_loss(f(n), f(n), beta=-1.0),
-        # dtypes
+        # These calls have wrong dtypes.
         lambda: mask(n) - mask(n),
         lambda: i(n).add_(0.5),
         lambda: i(n).div_(2),
@@ -197,7 +197,7 @@ def wrong_calls(n: int, device: str) -> list[Callable[[], Any]]:
         lambda: F.binary_cross_entropy(half(n), f(n)),
         lambda: torch.addmm(half(3), half(n, 3), f(3, 3)),
         lambda: torch.quantile(i(n), 0.5),
-        # shapes
+        # These calls have wrong shapes.
         lambda: f(n) + f(3),
         lambda: f(1, n).add_(f(2, n)),
         lambda: half(n, 3) @ half(4, 2),
@@ -220,7 +220,7 @@ def wrong_calls(n: int, device: str) -> list[Callable[[], Any]]:
         lambda: torch.linalg.lstsq(f(n, 2), f(n + 1, 2)),
         lambda: torch.linalg.inv(half(n, 2, 3).float()),
         lambda: torch.cdist(half(n, 2), half(2, 3)),
-        # layers
+        # These calls of layers have wrong arguments.
         lambda: F.nll_loss(half(1, 3, n, 1), i(1, n, 1), half(2)),
         lambda: F.nll_loss(half(n, 3), i(n), half(2)),
         lambda: F.nll_loss(half(n, 3), i(n, 1)),

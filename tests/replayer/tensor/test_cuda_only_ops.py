@@ -76,7 +76,7 @@ def test_a_cudnn_convolution_adds_a_scaled_tensor_before_relu() -> None:
     check(run(aten.cudnn_convolution_relu, data, weight, bias, *options), convolved.relu())
 
 
-def test_a_batch_norm_over_two_processes_is_a_batch_norm_of_the_whole_batch() -> None:
+def test_a_batch_norm_over_two_processes_equals_a_batch_norm_of_the_whole_batch() -> None:
     """GIVEN a batch that is split over two processes THEN mean, variance, result and gradients are those of the whole batch."""
     data, grad, weight, bias = random(6, 3, 2, learns=True), random(6, 3, 2), random(3, learns=True), random(3, learns=True)
     means, variances = random(3), random(3).abs()

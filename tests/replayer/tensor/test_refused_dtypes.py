@@ -139,7 +139,7 @@ def test_convolutions_check_strides_channels_and_the_size_of_the_bias() -> None:
     assert F.conv_transpose2d(data, upsampling[:, :3], bias).shape == data.shape
 
 
-def test_shapes_that_meta_kernels_accept_are_errors() -> None:
+def test_shapes_that_only_meta_kernels_accept_raise_errors() -> None:
     """PyTorch 2.14 raises these errors on a CUDA device."""
     use()
     many = torch.ones(20, 30, 300, device="cuda")

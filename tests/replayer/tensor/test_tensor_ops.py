@@ -489,7 +489,7 @@ def test_a_cpu_tensor_made_from_a_storage_has_the_elements_of_the_storage() -> N
     x = torch.tensor([1.5, 2.5, 3.5, 4.5], device="cuda")
     memory = x.untyped_storage()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # typed storages are deprecated
+        warnings.simplefilter("ignore")  # PyTorch warns that typed storages are deprecated
         found = [torch.tensor(x.storage()), torch.as_tensor(memory, dtype=torch.float32)]
     assert all(made.is_cpu and made.tolist() == [1.5, 2.5, 3.5, 4.5] for made in found)
     assert torch.tensor(memory, device="cuda").is_cuda
@@ -501,7 +501,7 @@ def test_a_storage_of_another_dtype_is_rejected() -> None:
     data = torch.ones(2, device="cuda")
     expected = r"Expected a Storage of type float or .* but got type Half"
     with warnings.catch_warnings(), pytest.raises(RuntimeError, match=expected):
-        warnings.simplefilter("ignore")  # typed storages are deprecated
+        warnings.simplefilter("ignore")  # PyTorch warns that typed storages are deprecated
         data.set_(data.half().storage())
 
 

@@ -88,7 +88,7 @@ def test_an_op_runs_its_handler_or_its_parts_or_is_computed_on_the_cpu() -> None
         assert compute.dispatch(op, (VirtualTensor,), (1,)) == (by, (1,), {})
 
 
-def test_an_op_of_two_tensor_classes_is_left_to_the_other_class() -> None:
+def test_an_op_on_two_tensor_classes_is_left_to_the_other_class() -> None:
     compute = _Compute({}, {}, {})
     parameter = VirtualTensor.parameter_class
     for types, by in (
