@@ -304,3 +304,7 @@ KERNELS_PER_TENSOR = 2  # kernels
 # the error of a prediction is unknown if more GPU time than this has no shapes
 # chosen: the errors of predictions were measured only for recordings with shapes
 MOST_UNSCALED = 0.05  # share of GPU time
+
+# predictions mention data loading if a step waits for data for more than this share
+# chosen: shorter waits hardly change the step time
+LEAST_LOADING = 0.01  # share of the step time

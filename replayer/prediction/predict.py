@@ -16,7 +16,7 @@ from functools import cache
 
 import numpy as np
 
-from replayer.cost_model.constants import MOST_UNSCALED
+from replayer.cost_model.constants import LEAST_LOADING, MOST_UNSCALED
 from replayer.cost_model.op_work import op_work
 from replayer.prediction.conditions import (
     EXPECTED_ERROR,
@@ -40,8 +40,6 @@ from traces.model.json_facts import Json
 from traces.model.trace import NONE, Column, Device, DeviceKind, Origin, StepKind, Trace, TraceError
 from traces.names.cards import UNKNOWN_CARD, card_of
 from traces.rates.estimate_errors import expected_error, network_error, precision_of
-
-_LEAST_LOADING = 0.01  # share of a step that waits for data, from which predictions mention data loading
 
 _KINDS = {
     "matmul": "matrix products", "conv": "convolutions", "conv_weight": "convolutions", "conv3": "convolutions",
@@ -386,7 +384,7 @@ def _notes(recorded: Trace, conditions: Conditions, peak: int | None, devices: l
     capacity = devices[0].total_memory_bytes if devices else None
     if conditions.gpu and peak and capacity and peak > capacity:
         notes.append("the program would not fit: its memory peak exceeds the memory of this GPU")
-    if conditions.batch and found is not None and found.without_data_ns < (1 - _LEAST_LOADING) * found.pace_ns:
+    if conditions.batch and found is not None and found.without_data_ns < (1 - LEAST_LOADING) * found.pace_ns:
         notes.append("data loading is assumed to take time in proportion to the batch size")
     if len(recorded.collectives) and (conditions.gpu or conditions.batch):
         notes.append("operations between ranks keep their recorded times; for other times, replay the script with --nproc")

@@ -32,6 +32,7 @@ def test_estimate_constants_are_defined_only_in_the_constants_modules() -> None:
         "_WEIGHTS",  # This table contains only ROWS_COUNT and 1.
         "EXPECTED_ERROR",  # The benchmarks write this figure to traces/rates/estimate_errors.json.
         "_STATES",  # This table has the number of states of each torch optimizer.
+        "_MARK",  # This value marks rows that are no waits.
         "_SLOWEST_LINK_GBPS", "_FASTEST_LINK_GBPS",  # These are the limits of what a user can request.
     }  # fmt: skip
     files = [*(REPLAYER / "cost_model").glob("*.py"), *(REPLAYER / "prediction").glob("*.py")]
