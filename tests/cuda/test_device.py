@@ -77,8 +77,8 @@ answer({
 
 
 def test_a_launched_graph_runs_all_of_its_nodes(on_device: OnDevice, tmp_path: Path) -> None:
-    """GIVEN a graph of three nodes, one of them on a side stream WHEN it is launched three times THEN the log has each node
-    three times. The side stream starts after its fork, and ends before the join."""
+    """GIVEN a graph of three nodes WHEN it is launched three times THEN the log has each node three times. One node is on a
+    side stream. It starts after the fork of this stream, and ends before the join."""
     on_device("""
 x, y, side = torch.ones(64, 64, device="cuda"), torch.zeros(64, 64, device="cuda"), torch.cuda.Stream()
 x @ x
@@ -153,8 +153,8 @@ answer({"pageable": pageable, "asynchronous": asynchronous, "same": same})
 
 
 def test_a_filled_tensor_has_its_value(on_device: OnDevice) -> None:
-    """GIVEN memory that earlier contained copied bytes WHEN a tensor in this memory is filled, directly or by a CUDA graph THEN
-    it has its value.
+    """GIVEN memory with earlier contents WHEN a tensor in this memory is filled, directly or by a CUDA graph THEN it has its
+    value.
 
     GradScaler therefore finds no infinite gradient and skips no step.
     """

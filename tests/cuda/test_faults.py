@@ -117,8 +117,7 @@ def test_if_a_peer_is_killed_during_an_all_reduce_a_rank_ends_without_delay_and_
 
 @pytest.mark.parametrize(("setting", "word"), [("SIMGPU_CUPTI_DENIED", "privilege"), ("SIMGPU_CUPTI_TAKEN", "profiler")])
 def test_the_output_explains_why_kernels_were_not_recorded(device: Path, tmp_path: Path, setting: str, word: str) -> None:
-    """GIVEN a CUPTI that cannot be started THEN the script runs as usual, and the last lines of the output explain why there
-    are no kernels."""
+    """GIVEN a CUPTI that cannot be started THEN the script runs as usual. The output explains why there are no kernels."""
     recorded = record(device, Program("faults.py", ("plain",)), "kernel", tmp_path, **{setting: "1"})
     assert (recorded.exit_code, recorded.output) == (0, "done\n")
     assert not recorded.trace.device.is_work.any()
@@ -127,8 +126,7 @@ def test_the_output_explains_why_kernels_were_not_recorded(device: Path, tmp_pat
 
 
 def test_kernels_that_cupti_has_lost_are_reported_as_missing(device: Path, tmp_path: Path) -> None:
-    """GIVEN a CUPTI that loses every fifth record THEN the last lines of the output say how many kernels are missing, why, and
-    what to do."""
+    """GIVEN a CUPTI that loses every fifth record THEN the output says how many kernels are missing, why, and what to do."""
     recorded = record(device, Program("faults.py", ("plain",)), "kernel", tmp_path, SIMGPU_DROP_EVERY="5")
     assert (recorded.exit_code, recorded.output) == (0, "done\n")
     said = [line for line in recorded.errors.splitlines() if line.startswith("trace:")]
@@ -139,8 +137,7 @@ def test_kernels_that_cupti_has_lost_are_reported_as_missing(device: Path, tmp_p
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
 def test_recording_a_cpu_script_creates_no_cuda_context(device: Path, tmp_path: Path, grain: str) -> None:
-    """GIVEN a process that trains on the CPU WHEN it is recorded THEN it has no CUDA context, and its forked child can use the
-    GPU."""
+    """GIVEN a recorded process that trains on the CPU THEN it has no CUDA context, and its forked child can use the GPU."""
     recorded = record(device, Program("on_cpu.py"), grain, tmp_path)
     assert (recorded.exit_code, recorded.output) == (0, "1.0\n"), recorded.errors[-2000:]
     (log,) = recorded.logs

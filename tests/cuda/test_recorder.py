@@ -151,7 +151,7 @@ def completion(work: list[Work]) -> Callable[[int], int]:
 def phase_times(trace: Trace, log: DeviceLog) -> Iterator[tuple[str, int, int]]:
     """Return (phase, time between its events, this time in the log) for the steady steps and the phases of the default stream.
 
-    A phase on another stream, such as a copy that overlaps with other work, is left out, because its first event is recorded
+    A phase on another stream, such as an overlapping copy, is left out. The first event of such a phase is recorded
     after the start of the phase.
     """
     completes = completion([work for work in log.work if work.stream == _DEFAULT_STREAM])

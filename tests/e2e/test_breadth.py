@@ -1,7 +1,7 @@
 """Tests that unmodified programs of other projects can be replayed: Hugging Face's models and Trainer, and a Lightning module.
 
-Each script in `scripts/` runs natively on the CPU and under `trace replay`, each in its own process, and writes the results to
-compare. The trace contains one kernel of an A100, so nearly all times are estimated, but all other results must agree.
+Each script in `scripts/` runs natively on the CPU and under `trace replay`, in separate processes, and writes its results. The
+trace contains one kernel of an A100, so nearly all times are estimated, but all other results must agree.
 """
 
 from __future__ import annotations

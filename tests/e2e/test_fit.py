@@ -91,8 +91,8 @@ def test_the_busier_of_two_gpus_determines_the_step_time(tmp_path: Path) -> None
 
 
 def test_measured_batch_limits_are_used_for_a_gpu_in_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a T4 on which batch 100 fitted and batch 101 did not THEN the limit is measured for the T4 and estimated for other
-    GPUs. A script that needs a different amount of memory gets an estimate."""
+    """On the T4 of the library, batch 100 fitted and batch 101 did not. The limit is measured for the T4, and estimated for
+    other GPUs. A script that needs a different amount of memory gets an estimate."""
     (tmp_path / "train.py").write_text(TRAIN)
     words = ["--gpus", "t4,a100-80gb", "--json", "train.py", "--batch-size"]
     small, large = (json.loads(run(tmp_path, *words, str(batch)).stdout) for batch in (48, 90))

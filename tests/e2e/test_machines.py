@@ -142,8 +142,8 @@ def test_ranks_on_two_machines_communicate_and_each_machine_writes_its_own_trace
     ],
 )
 def test_if_a_machine_fails_the_other_ranks_end(tmp_path: Path, machines_of: Any, found_out: str) -> None:
-    """GIVEN a timeout of 20 s WHEN the agent and the rank of the second machine are killed THEN the first rank names the second
-    one. If it cannot see the processes of the other machine, it waits for the timeout."""
+    """GIVEN a timeout of 20 s WHEN the second machine is killed THEN the first rank names the second one. If it cannot see the
+    processes of the other machine, it waits for the timeout."""
     trace, port = recorded(tmp_path), free_port()
     outputs = [tmp_path / f"machine{number}.msgpack" for number in (0, 1)]
     with machines_of() as machines:

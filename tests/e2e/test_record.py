@@ -1,5 +1,5 @@
-"""Tests `trace record` as a user runs it, on the CPU and on the virtual GPU of another recording, and with everything that can
-happen to a run."""
+"""Tests `trace record` as a user runs it, on the CPU and on the virtual GPU of another recording. Many tests end or disturb a
+run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that `trace record --sweep` makes one cell of several runs and ends at an out-of-memory error, and that the cell can be
+"""Tests that `trace record --sweep` makes one cell of several runs, and ends at an out-of-memory error. The cell can be
 checked, added and replayed."""
 
 from __future__ import annotations

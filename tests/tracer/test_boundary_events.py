@@ -70,7 +70,7 @@ def test_completed_cuda_events_are_reported_until_they_are_read() -> None:
 
 
 def test_a_pending_event_improves_the_estimate_of_the_gpu_clock_offset() -> None:
-    """GIVEN a GPU that is never idle WHEN the event is still pending at 4 000 ns THEN the event is not earlier than that."""
+    """The GPU is never idle. If the event is still pending at 4 000 ns, it is not earlier than that."""
     here = Events(0)
     here.cuda.launch(5_000)
     event = here.take()
@@ -82,8 +82,8 @@ def test_a_pending_event_improves_the_estimate_of_the_gpu_clock_offset() -> None
 
 
 def test_the_offset_of_a_gpu_clock_that_runs_too_fast_is_corrected() -> None:
-    """GIVEN events that are 1 000 ns apart on the GPU clock WHEN both are complete after 900 ns THEN the second event is not
-    later than that."""
+    """On the GPU clock, the events are 1 000 ns apart. If both are complete after 900 ns, the second event is not later than
+    that."""
     here = Events(0)
     first = here.take()
     assert here.events.read_finished([first])
@@ -231,8 +231,8 @@ def test_a_completed_event_shows_that_earlier_events_of_its_stream_are_complete(
 
 
 def test_the_events_of_finished_steps_are_read_together() -> None:
-    """GIVEN three steps with two events each, and GPU work of 1000 ns before the last event THEN the first read finds two
-    finished steps. A read after 2000 ns finds the third step, too."""
+    """Each of three steps has two events, and the last event follows GPU work of 1000 ns. The first read finds two finished
+    steps, and a read after 2000 ns finds the third step."""
     here = Events()
     first = here.take()
     assert here.events.read_finished([first])

@@ -67,7 +67,7 @@ def test_the_reported_overhead_is_a_median_without_the_first_steps() -> None:
 
 
 def test_the_cost_of_appending_is_spread_over_the_steps() -> None:
-    """GIVEN steps of 10 ns and appends of 400 and 200 ns THEN a step costs 10 ns and its share of two appends of 200 ns."""
+    """A step takes 10 ns. Two appends of 400 and 200 ns count as two appends of 200 ns, which all steps share."""
     costly = Costly(FakeClock())
     for number, took_ns in ((2, 400), (10, 200)):
         costly.work((number - costly.cost._steps) * 10)
@@ -77,8 +77,8 @@ def test_the_cost_of_appending_is_spread_over_the_steps() -> None:
 
 
 def test_the_overhead_includes_the_median_time_for_reading_cuda_events() -> None:
-    """GIVEN steps of 10 ns, and reads that took 2, 4 and 700 ns per step THEN a step costs 10 ns and their median. The first
-    read does not count, and neither does a read that finds no step."""
+    """A step takes 10 ns. Reads took 2, 4 and 700 ns per step, and their median is added. The first read does not count, and
+    neither does a read that finds no step."""
     costly = Costly(FakeClock())
     number = 0
     for steps, took_ns in ((2, 900), (4, 8), (5, 20), (1, 700), (0, 50)):

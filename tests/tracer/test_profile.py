@@ -295,7 +295,7 @@ def test_the_main_thread_may_end_the_profile_of_another_thread() -> None:
 
 
 def test_a_signal_during_the_start_of_a_profile_is_handled_afterwards() -> None:
-    """GIVEN a signal handler that raises WHEN its signal arrives while a profile starts THEN the start is completed before the
+    """GIVEN a signal handler that raises WHEN its signal arrives while a profile starts THEN the profile first starts. Then the
     exception reaches the script."""
     here = Profiled()
 

@@ -93,8 +93,7 @@ def test_memory_outside_of_torch_is_neither_free_nor_reserved(monkeypatch: pytes
 
 
 def test_the_memory_peak_of_a_run_includes_peaks_before_the_script_resets_them() -> None:
-    """GIVEN a peak of 700 bytes WHEN the script resets it, and the peak at the end is 300 bytes THEN the recorded peak is 700
-    bytes."""
+    """GIVEN a peak of 700 bytes before the script resets it, and 300 bytes after it THEN the recorded peak is 700 bytes."""
     peaks = iter((700, 300))
     fake = FakeTorch([A6000])
     fake.cuda.max_memory_allocated = lambda index: next(peaks)

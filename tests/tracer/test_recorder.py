@@ -543,8 +543,7 @@ def test_a_failing_optimizer_ends_its_phase(bench: Bench) -> None:
 
 
 def test_a_step_during_a_graph_capture_makes_no_cuda_calls_and_has_no_times(bench: Bench) -> None:
-    """GIVEN a step in which another stream captures a graph WHEN the step ends THEN no CUDA call is made, although a write is
-    due."""
+    """At the end of this step, rows are due to be written, but another stream captures a graph."""
     bench.train_step()
     bench.run(FLUSH_NS)
     calls = bench.cuda.calls
@@ -748,8 +747,8 @@ def test_a_phase_in_which_the_device_changes_has_no_gpu_time(bench: Bench) -> No
 
 
 def test_a_copy_on_a_second_stream_does_not_change_the_forward_time(bench: Bench) -> None:
-    """GIVEN a batch that is copied on a second stream THEN each phase has the time of the stream on which it began. The loader
-    has 7 200 ns of GPU time: it ends 10 360 ns after the start of the previous step, whose GPU work ends after 3 160 ns."""
+    """A phase has the time of the stream on which it began. The GPU work of the first step ends after 3 160 ns. The second
+    step's loader ends after 10 360 ns, so its GPU time is 7 200 ns."""
     bench.train_step()
     bench.run(10_000)
     bench.load(10)

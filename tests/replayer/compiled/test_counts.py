@@ -79,8 +79,8 @@ def test_compiled_code_flattens_a_channels_last_result_of_a_convolution() -> Non
 
 @pytest.mark.warm
 def test_graph_breaks_of_a_compiled_training_step_on_the_virtual_gpu_are_those_that_pytorch_expects_on_a_gpu() -> None:
-    """PyTorch's CI expects 8 graph breaks for the training step of a network that does not break the graph, and 6 for the step
-    without an optimizer."""
+    """PyTorch's CI expects 8 graph breaks for a training step, although the network itself causes none. Without an optimizer,
+    it expects 6."""
     import torch
 
     from benchmarks.programs.expected_breaks import TrainingStep, breaks_of

@@ -115,8 +115,8 @@ for _ in range(3):
 
 
 def test_a_cuda_graph_keeps_its_own_copy_of_an_input_for_backward() -> None:
-    """GIVEN a forward pass that launches a CUDA graph WHEN the script passes a temporary tensor THEN the tensor is freed after
-    the forward pass. The backward pass reads the graph's copy of the tensor."""
+    """The script passes a temporary tensor to a forward pass that launches a CUDA graph. The tensor is freed, because the
+    backward pass reads the graph's copy."""
     script = """
 import torch
 from torch import nn
@@ -155,8 +155,8 @@ with torch.no_grad():
 
 
 def test_a_call_of_a_compiled_method_does_not_count_as_a_module_call() -> None:
-    """GIVEN a script that compiles the `forward` method of a module THEN the module of the compiled graph does not count as a
-    module of the script. Scripts do this for the decoding steps of language models."""
+    """GIVEN a script that compiles the `forward` method of a module THEN the module of the compiled graph is not reported.
+    Scripts do this for the decoding steps of language models."""
     script = """
 import torch
 
@@ -193,8 +193,8 @@ for _ in range(3):
 
 
 def test_a_region_with_other_input_sizes_scales_the_times_of_the_recorded_ops() -> None:
-    """GIVEN recorded batches of 16 WHEN the script's batches have 32 rows THEN the region has the recorded ops with 32 rows and
-    scaled times."""
+    """GIVEN recorded batches of 16 WHEN the script's batches have 32 rows THEN the recorded ops get 32 rows and scaled
+    times."""
     made = replay(recording(), batch=32)
     strings, host = made.strings, made.host
     ops = [[(strings[host.name[row]], strings[host.shapes[row]]) for row in call.launching] for call in region_calls(made)]

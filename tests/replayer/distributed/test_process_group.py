@@ -126,7 +126,7 @@ def test_a_rank_sends_tensors_to_itself_in_a_batch() -> None:
 
 
 def test_a_split_group_has_the_given_name_and_ranks_and_timeout() -> None:
-    """GIVEN a group of three ranks with NCCL and gloo WHEN ranks 2 and 0 form a new group THEN rank 2 is first in this
+    """The first group has three ranks with NCCL and gloo. If ranks 2 and 0 form a new group, rank 2 is the first rank of this
     group."""
 
     def body(rank: int) -> None:
@@ -346,8 +346,8 @@ def test_recorded_collectives_take_recorded_times_and_others_take_scaled_times()
 
 
 def test_a_rank_that_arrives_early_waits_on_its_gpu_and_not_on_its_host() -> None:
-    """GIVEN a rank whose data is ready 0.4 s late WHEN both ranks all-reduce THEN the kernel of the other rank lasts until the
-    data is ready."""
+    """GIVEN a rank whose data is ready 0.4 s late THEN the all-reduce kernel of the other rank lasts until the data is
+    ready."""
     late_ns = 400_000_000
 
     def body(rank: int) -> None:

@@ -126,7 +126,7 @@ def test_a_message_of_several_ranks_is_converted_once() -> None:
 
 
 def test_ranks_of_a_large_group_poll_the_store_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN 64 ranks, which are eight times as many as may poll at the full rate THEN the pauses are eight times as long."""
+    """Eight ranks may poll at the full rate. With 64 ranks, the pauses are eight times as long."""
     store, members = HashStore(), list(range(64))
     exchanges = [StoreExchange(store, rank, range(64), timeout_s=60, offset_ns=int) for rank in members]
     message, pauses_us = RankMessage(0, "all_reduce", 8, "float32"), list[int]()
@@ -218,8 +218,7 @@ def test_a_rank_that_no_longer_waits_is_not_part_of_a_deadlock(monkeypatch: pyte
 
 
 def test_deadlocks_of_many_ranks_are_found_with_one_request_per_rank() -> None:
-    """GIVEN 200 ranks that each wait for the next 8 ranks THEN the search ends and finds the shortest circle, which has 25
-    ranks."""
+    """GIVEN 200 ranks that each wait for the next 8 ranks THEN the search finds the shortest circle of 25 ranks."""
     store = HashStore()
     detectors = [DeadlockDetector(store, rank) for rank in range(200)]
     for rank, detector in enumerate(detectors):

@@ -66,8 +66,8 @@ def test_a_number_is_copied_as_a_tensor() -> None:
 @pytest.mark.parametrize("source", ["cpu", "cuda"])
 @pytest.mark.parametrize("shape", [(4,), (3, 3), (5, 2, 3), (2, 1), (1, 1, 2, 3), (270,), (3, 270), (5, 180, 270), (270, 180)])
 def test_a_copy_raises_torchs_error_for_shapes_that_do_not_fit(source: str, shape: tuple[int, ...]) -> None:
-    """GIVEN a target tensor, small or large WHEN a tensor of another shape is copied to it THEN the outcome is the same as on
-    the CPU."""
+    """GIVEN a small or large target tensor WHEN a tensor of another shape is copied to it THEN the outcome is that of the
+    CPU."""
     use()
     target = (180, 270) if max(shape) > 5 else (2, 3)
 
@@ -128,8 +128,7 @@ def test_a_read_returns_the_recorded_value_if_there_is_one() -> None:
 
 
 def test_only_reads_by_python_methods_take_recorded_values() -> None:
-    """GIVEN a recorded value of 2.5 WHEN torch's C++ code reads a factor of 1 from the GPU THEN the host waits, but the factor
-    stays 1."""
+    """GIVEN a recorded value of 2.5 WHEN torch's C++ code reads a factor of 1 from the GPU THEN the factor is 1."""
     gpu = use()
     gpu.answers = {"aten::_local_scalar_dense": [2.5]}
     x = torch.zeros((), device="cuda")

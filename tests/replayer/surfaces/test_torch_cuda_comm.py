@@ -79,8 +79,7 @@ def test_gather_copies_every_piece_into_one_tensor() -> None:
 
 
 def test_broadcast_copies_in_buffers_of_ten_megabytes() -> None:
-    """GIVEN weights of 4 MB each WHEN they are broadcast THEN three weights fill a buffer, and each buffer is copied at
-    once."""
+    """GIVEN weights of 4 MB each WHEN they are broadcast THEN three weights fill a buffer, and one copy transfers a buffer."""
     gpu = use(devices=2)
     weights = [torch.zeros(MIB, device="cuda") for _ in range(4)] + [torch.zeros(3, dtype=torch.int64, device="cuda")]
     gpu.launched_ops.clear()

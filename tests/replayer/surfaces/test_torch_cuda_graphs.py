@@ -555,8 +555,7 @@ def test_captured_work_and_other_work_must_not_depend_on_each_other(wrong: str, 
 
 
 def test_only_external_events_of_a_graph_can_be_used_outside_of_the_graph() -> None:
-    """GIVEN an event that was recorded in a capture WHEN it is used outside THEN CUDA's error is raised until the event is
-    recorded again."""
+    """If a capture recorded any other event, CUDA's error is raised until the event is recorded again."""
     start()
     event, external = torch.cuda.Event(), torch.cuda.Event(external=True)
     graph = torch.cuda.CUDAGraph()

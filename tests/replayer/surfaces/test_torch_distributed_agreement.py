@@ -146,7 +146,7 @@ def test_a_deadlock_of_two_ranks_is_reported_before_the_timeout(call: str, waits
 
 
 def test_mismatched_split_sizes_of_two_ranks_are_reported() -> None:
-    """GIVEN rank 0 sends 3 elements to rank 1, which expects 2 THEN the error on rank 1 says how many elements rank 0 sends."""
+    """GIVEN rank 0 sends 3 elements to rank 1, which expects 2 THEN the error on rank 1 contains the number 3."""
     first = RankMessage(0, "all_to_all_single", 16, "float32", sends=[1, 3], wants=[1, 2])
     second = RankMessage(0, "all_to_all_single", 16, "float32", sends=[2, 2], wants=[2, 2])
     with pytest.raises(RuntimeError, match=r"rank 0 sends 3 elements to rank 1, which expects 2; NCCL would hang"):

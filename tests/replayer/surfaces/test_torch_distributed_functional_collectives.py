@@ -88,8 +88,8 @@ class Mlp(nn.Module):
 
 
 def test_tensor_parallel_layers_keep_shards_and_all_reduce_their_outputs() -> None:
-    """GIVEN two layers that are split by columns and by rows THEN the forward pass all-reduces the output, and the backward
-    pass the gradient of the input."""
+    """The two layers are split by columns and by rows. The forward pass all-reduces the output, and the backward pass the
+    gradient of the input."""
 
     def body(rank: int) -> None:
         mesh = init_device_mesh("cuda", (2,))

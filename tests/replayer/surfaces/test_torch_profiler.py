@@ -126,7 +126,7 @@ def test_the_profiler_of_the_script_sees_copies_and_waits_and_shapes() -> None:
 
 
 def test_profiled_ops_never_overlap_partially() -> None:
-    """GIVEN reads, and ops that run on the host and on the GPU under the same name THEN all ops in the profile are nested."""
+    """The script runs reads, and ops with the same name on the host and on the GPU. In the profile, all ops are nested."""
 
     def body(rank: int) -> None:
         model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).cuda()

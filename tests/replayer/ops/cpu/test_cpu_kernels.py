@@ -172,8 +172,8 @@ def test_scripts_can_read_which_weights_were_dropped() -> None:
 
 
 def test_attention_to_parts_of_the_keys_can_be_merged_with_logsumexp() -> None:
-    """GIVEN attention to the first of three equal keys, and attention to the other two THEN both results can be merged with the
-    weights 1 and 2. Ring attention merges results in this way."""
+    """GIVEN attention to one of three equal keys, and to the other two THEN the results are merged with the weights 1 and 2.
+    Ring attention merges results in this way."""
     q, k, v = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 3, 4), torch.tensor([0.0, 3.0, 9.0]).view(3, 1).expand(1, 1, 3, 4)
     parts = [
         FORMS[aten._scaled_dot_product_efficient_attention.default](q, k[:, :, of], v[:, :, of], None, True)

@@ -1,6 +1,5 @@
 # mypy: allow-untyped-calls
-"""Tests that an op is computed in a wider dtype if its CPU kernel lacks the dtype, and that results have the dtypes of a
-GPU."""
+"""Tests ops whose CPU kernels lack a dtype. They are computed in a wider dtype, and the results have the dtypes of a GPU."""
 
 from __future__ import annotations
 
