@@ -143,7 +143,7 @@ def table(costs: list[Cost]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=40, help="duration of all measurements, without program starts")
-    parser.add_argument("--limit", type=float, default=math.inf, help="seconds; programs that would take longer are skipped")
+    parser.add_argument("--limit", type=float, default=math.inf, help="time limit in s; longer programs are skipped")
     parser.add_argument("--batch-size", type=int, default=32, help="for ResNet-50")
     parser.add_argument("--image-size", type=int, default=224, help="for ResNet-50")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this program, such as '1 ms'")

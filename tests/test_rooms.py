@@ -73,7 +73,7 @@ def test_a_package_imports_no_package_above_it(room: str) -> None:
 
 
 def replayer_imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Return the replayer's package or module that each import in the source names, including imports only for types."""
+    """Return the packages and modules of the replayer that a source file imports, also if it imports them only for types."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("replayer."))

@@ -214,7 +214,8 @@ class ScriptSteps:
         if self._has_warmed_up:
             return
         self._has_warmed_up = True
-        # Forked ranks share the memory of frozen objects. `gc.unfreeze` would write to it, so each rank would get a copy.
+        # Forked ranks share the memory of objects that `gc.freeze` has frozen. `gc.unfreeze` would write to it, so each rank
+        # would get a copy.
         if "_trace_ranks" in sys.modules or gc.get_freeze_count():
             return
         gc.collect()

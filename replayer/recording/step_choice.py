@@ -162,7 +162,7 @@ class StepChoice:
         return self._nearest[key]
 
     def of_values(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded step with the values that `loss.item()` and similar calls return in the replay."""
+        """Return the recorded step whose values `loss.item()` and similar calls return in the current step of the replay."""
         return self.evaluation(number) if evaluation else self._steps[self._at(self._trained, number)]
 
     def _at(self, first: list[int], number: int) -> int:

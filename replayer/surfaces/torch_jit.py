@@ -117,7 +117,7 @@ def _by_host(
     devices = json.loads(files.pop(_DEVICES) or "{}") if map_location is None else {}
     extra_files.update(files)
     if of_cuda := {place: tensor.device for place, tensor, _ in _places(module) if tensor.is_cuda}:
-        # PyTorch with CUDA saved this file. PyTorch for CPUs finds the devices, but no values.
+        # PyTorch's CUDA build saved this file. PyTorch's CPU build can read the tensors' devices, but not their values.
         if isinstance(f, io.BytesIO):
             f.seek(0)
         module, devices = load(f, "cpu", **kwargs), of_cuda

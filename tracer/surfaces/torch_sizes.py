@@ -4,7 +4,8 @@
     kept = boxes[scores > 0.5]          # a replay has no scores, so it returns the recorded number of rows
     labels = labels.unique()
 
-The recorder reads the sizes from the shapes of the results. It copies no data from the GPU, because the script would wait.
+The recorder reads the sizes from the shapes of the results. The recorder copies no data from the GPU, because a copy would make
+the script wait.
 """
 
 from __future__ import annotations

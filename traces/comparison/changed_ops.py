@@ -142,7 +142,10 @@ class ChangeLists:
     replaced: list[Replacement] = field(default_factory=list)  # work that has different names in the two traces
 
     def without(self, names: Set[str]) -> ChangeLists:
-        """Leave out kernels and ops that have one of these names, but keep those with the same name in both traces."""
+        """Return copies of the lists without kernels and ops that have one of these names.
+
+        Names that both traces contain are kept.
+        """
 
         def is_kept(of: NameChange | Replacement) -> bool:
             return names.isdisjoint({*of.names, *map(canonical_op, (*of.names, of.op))})

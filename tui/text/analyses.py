@@ -226,11 +226,11 @@ ANALYSES = {
         lambda sides: [_overlap(side) for side in sides.between_ranks], (), (),
     ),
     "rates": Analysis(
-        "Achieved rates by kind of op", "no ops with known rates are recorded", _RATES, _each(lambda of: _rates(of.achieved)),
+        "Achieved rates by kind of op", "no op has a known rate", _RATES, _each(lambda of: _rates(of.achieved)),
         (0, 3, 4, 5, 6, 7), (3, 5), per_call=True, in_text=_rates_in_text,
     ),
     "shapes": Analysis(
-        "Ops by shape", "no ops with known rates are recorded", _RATES,
+        "Ops by shape", "no op has a known rate", _RATES,
         _each(lambda of: _rates([row for row in of.op_shapes if row.shapes])), (0, 3, 4, 5, 6, 7), (1,), per_call=True,
     ),
     "modules": Analysis(

@@ -193,7 +193,7 @@ class StepTracker:
 
     @property
     def row_of_values(self) -> int:
-        """Return the index of the recorded step with the values that `loss.item()` and similar calls return in the replay."""
+        """Return the index of the recorded step whose values `loss.item()` and similar calls return in the replay."""
         if self._follows and self.number < len(self.recording.steps):
             return self.recording.steps[self.number].row
         count = self._evaluated if self._evaluates else self.trained

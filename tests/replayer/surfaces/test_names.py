@@ -122,7 +122,7 @@ CONSTRUCTED: dict[str, Callable[[], object]] = {
 # These names in torch's Python code are not functions: one is a type for annotations, and one exists only in ROCm builds.
 NOT_FUNCTIONS = {"_cuda_CUDAAllocator", "_cuda_getHipblasltVersion"}
 
-# Classes with these names do nothing on a device: storages of tensors, errors and enumerations.
+# These names belong to classes that do nothing on a device, such as storages of tensors, errors and enumerations.
 PLAIN = re.compile(r".*(Storage|Error|Status)$")
 TENSORS = re.compile(r".*Tensor$")
 

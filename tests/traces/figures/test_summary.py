@@ -130,7 +130,8 @@ def test_collective_times_include_only_collectives_with_an_observed_end() -> Non
 
 
 def _indexed(shared_traces: Path) -> dict[str, tuple[int, int, int, float]]:
-    """Return the numbers of kernels, copies and memory events, and the busy ms of each single-file recording in INDEX.md."""
+    """Return a row of INDEX.md for each recording of one file: the numbers of kernels, copies and memory events, and the busy
+    time in ms."""
     rows = {}
     for line in (shared_traces / "INDEX.md").read_text().splitlines():
         if (named := re.match(r"\| `(\w+)` ", line)) and len(cells := line.split("|")) > 11:

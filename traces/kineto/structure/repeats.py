@@ -220,7 +220,7 @@ def _repeated_to_the_end(symbols: Sequence[object]) -> tuple[int, int]:
 
 
 def _periods(symbols: Sequence[object]) -> list[int]:
-    """For each prefix of `symbols`, return after how many elements the prefix repeats, such as [1, 2, 2, 2] for ABAB."""
+    """Return the period of each prefix of `symbols`. For ABAB, the periods of A, AB, ABA and ABAB are [1, 2, 2, 2]."""
     fails = [0] * len(symbols)
     for place in range(1, len(symbols)):
         length = fails[place - 1]
