@@ -115,6 +115,23 @@ def test_tied_parameters_of_a_scripted_module_remain_one_parameter_on_the_gpu(tm
     assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == ["1"] * 4
 
 
+SEVERAL = """
+import torch
+x = torch.ones(1, 2, device="cuda")
+for made in (torch.nn.Linear(2, 1), torch.nn.Linear(2, 3)):
+    module = torch.nn.Sequential(made).cuda()
+    traced = torch.jit.trace(module, x)
+    print(*(node.kind() for node in traced.inlined_graph.nodes() if "GetAttr" not in node.kind()), *traced(x).shape)
+"""
+
+
+def test_several_modules_are_traced_in_one_script(tmp_path: Path) -> None:
+    """The observer of the workload reads the parameters of all modules, but a traced graph knows only those of its module."""
+    (tmp_path / "several.py").write_text(SEVERAL)
+    command = ["replay", "--trace", "p100-no-cudnn", "--", "-W", "ignore", "several.py"]
+    assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == ["aten::linear 1 1", "aten::linear 1 3"]
+
+
 OF_CUDA = """
 import io
 import zipfile

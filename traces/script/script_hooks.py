@@ -288,6 +288,7 @@ class ScriptHooks:
         described, autocast = self._described, self._autocast
         running_backward = self._torch._C._current_graph_task_id  # -1 outside backward passes
         within, since_backward = calls.within, SINCE_BACKWARD
+        tracing, set_tracing = self._torch._C._get_tracing_state, self._torch._C._set_tracing_state
 
         # The argument must be called `self`, because torch.profiler looks for a local variable with this name.
         @patching.stands_for(call)
@@ -309,13 +310,18 @@ class ScriptHooks:
             since_backward.nodes = None
             _REPORTS.count += 1
             returned: Callable[[], None] | None = None
+            traced = tracing()
             try:
+                if traced is not None:
+                    set_tracing(None)  # torch.jit.trace would add the sizes that are read here to the graph
                 if (tell := listener.workload.on_every_call) is not None:
                     returned = tell(self, described([args, kwargs]), autocast(self), grad_enabled())
                 listener.module_called(id(self), grad_enabled())
                 # Activation checkpointing calls modules again during the backward pass, and these calls do not count.
                 if listener.workload.is_open and running_backward() == -1:
                     listener.workload.module_called(self, described([args, kwargs]), autocast(self))
+                if traced is not None:
+                    set_tracing(traced)
                 if marks is not None:
                     marks[0]((marks[2](id(self)) or marks[3](self)) + len(marks[1]))
                 return call(self, *args, **kwargs)

@@ -222,7 +222,8 @@ def test_each_module_call_is_reported_with_its_number_and_the_launch_count(is_op
     listener.module_marks = lambda module: (notes.append, launches, numbers.get, number_of_new)
     # `task` is the number of the running backward pass. Modules that are called in a backward pass do not belong to the
     # workload.
-    fake = SimpleNamespace(Tensor=torch.Tensor, strided=torch.strided, _C=SimpleNamespace(_current_graph_task_id=lambda: task))
+    c = SimpleNamespace(_current_graph_task_id=lambda: task, _get_tracing_state=lambda: None, _set_tracing_state=None)
+    fake = SimpleNamespace(Tensor=torch.Tensor, strided=torch.strided, _C=c)
     fake.is_grad_enabled, fake.is_autocast_enabled, fake.autocast = (lambda: True), (lambda: False), torch.autocast
 
     def call(module: Module, x: object) -> str:
