@@ -18,9 +18,8 @@ Columns:
                           hardly depends on other load
 
 `stages`: in this part, nn.DataParallel runs on 2 and 4 devices that are slower than the host. The table compares the time
-between the two
-events of each stage with the log and with the replay. An event that finds an idle GPU completes when the host records it, and
-the log does not contain this time. So only stages are compared with the log that begin and end on a busy GPU.
+between the two events of each stage with the log and with the replay. An event that finds an idle GPU completes when the host
+records it, and the log does not contain this time. So only stages are compared with the log that begin and end on a busy GPU.
 
 `medians`: the table is for programs in which the GPU often waits for the host. Each program is recorded `--recordings` times
 with `--grain kernel`, or fewer times if `--minutes` minutes are over. The table compares the median error of the replayed step
