@@ -125,7 +125,7 @@ class StoppedTensor(torch.Tensor):
     def __torch_function__(cls, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> NoReturn:
         raise _stopped()
 
-    @classmethod  # called by PyTorch's C++ code
+    @classmethod  # PyTorch's C++ code calls this function
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None
     ) -> NoReturn:

@@ -43,12 +43,12 @@ from traces.script.deferred_signals import at_exit, at_script_end
 from traces.script.patching import OUR_MODULES, PATCHES, patch_around
 from traces.stalls.storage_server import StorageClient
 
-# maximum number of listed calls that the recording lacks; other calls are only counted
+# the report lists at most this number of calls that are missing from the recording, and counts the others
 _MISSING_LISTED = 50
 # `--steps N` ends a script after N training steps. A script that only evaluates ends after 20 * N evaluation steps.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
-_SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds
+_SHAPES_LISTED = 4  # maximum number of listed shapes per op; an op on a list of tensors may have hundreds
 
 # Import these large modules before the fork, so that the forked processes share the memory.
 _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
@@ -63,7 +63,8 @@ def start_here(session: Mapping[str, Any]) -> None:
     replay_session = from_json(ReplaySession, session)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise TraceError("this process already uses a real GPU; start the virtual GPU in a new process")
-    PATCHES.set(sys, "excepthook", hiding_own_frames(sys.excepthook, OUR_MODULES))  # sys_excepthook.py sees all frames
+    # sys_excepthook.py gets the complete traceback
+    PATCHES.set(sys, "excepthook", hiding_own_frames(sys.excepthook, OUR_MODULES))
     _start(replace(replay_session, launcher=os.getppid()), None, _patched_time(replay_session.config))
     PATCHES.set(warnings, "_showwarnmsg", showing_own_place(warnings, OUR_MODULES))
     PATCHES.extend_to_importers()
@@ -113,7 +114,7 @@ def share(session: Mapping[str, Any]) -> Callable[[], None]:
     for module in _IMPORTED_LATER:
         importlib.import_module(module)
     recorded, patched_time = load(replay_session.trace), _patched_time(replay_session.config)
-    RecordedRun(recorded, recorded.ranks[0])  # reads the tables of the cost model
+    RecordedRun(recorded, recorded.ranks[0])  # read the tables of the cost model before the fork
     mixed_devices.read_tables()
     if patched_time is not None:
         patched_time.install()
@@ -124,7 +125,8 @@ def share(session: Mapping[str, Any]) -> Callable[[], None]:
 
 def _start(session: ReplaySession, recorded: Trace | None, patched_time: PatchedTime | None) -> None:
     if patched_time is not None and os.getppid() == session.launcher:
-        patched_time.install()  # child processes patch time when they first use the GPU; loader workers never do
+        # a child process patches the module `time` when it first uses the GPU; DataLoader workers never use the GPU
+        patched_time.install()
     state.start(lambda: _make(session, recorded, patched_time), run_folder=session.out)
     _install(session)
 
@@ -213,7 +215,8 @@ def _leave(session: ReplaySession) -> NoReturn:
                 print(f"trace: {ranks - now} of {ranks} ranks did not end within {_RANKS_WAIT_S} s", file=sys.stderr)
                 break
             time.sleep(0.05)
-    for process in multiprocessing.active_children():  # DataLoader workers notice the exit only after seconds
+    # otherwise, DataLoader workers notice only after some seconds that their parent process has ended
+    for process in multiprocessing.active_children():
         process.kill()
     sys.stdout.flush()
     sys.stderr.flush()

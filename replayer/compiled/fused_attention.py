@@ -19,7 +19,7 @@ from traces.model.layouts import Shape
 
 def fuse_attention(graph: TorchAny) -> None:
     operators = torch.ops.higher_order
-    # by operator: the positions of the arguments that a recording shows; the gradient comes first
+    # for each operator, the positions of the arguments that are in a recording; the gradient comes first
     for operator, positions in ((operators.flex_attention, (0, 1, 2)), (operators.flex_attention_backward, (5, 0, 1, 2))):
         for node in graph.find_nodes(op="call_function", target=operator):
             node.target = _one_kernel(operator, positions)
@@ -48,7 +48,7 @@ def _one_kernel(operator: TorchAny, positions: tuple[int, ...]) -> TorchFunction
 def _compute(operator: TorchAny, args: tuple[TorchAny, ...], payloads: TorchAny) -> None:
     results = operator(*tree_map_only(VirtualTensor, payload_of, tree_map_only(torch.fx.GraphModule, _on_host, args)))
     for into, value in zip(tree_leaves(payloads), tree_leaves(results), strict=True):
-        if isinstance(value, torch.Tensor):  # an unneeded gradient is None
+        if isinstance(value, torch.Tensor):  # a gradient is None if it is not needed
             into.copy_(value)
 
 

@@ -5,11 +5,11 @@
     outputs.end_call(results, inputs, is_backward=False, trains=True)
 
 Note [Overwritten outputs]
-    With mode="reduce-overhead", PyTorch runs a graph without a CUDA graph in the first call, captures it in the second, and
-    launches it in later calls. The calls of one step of the script form a path. If a new step begins after a path in which a
-    graph ran for the first or second time, PyTorch marks the outputs of the path that are still alive, and using a marked
-    output is an error. Later launches overwrite outputs without an error. If one graph of a path runs for the first time,
-    PyTorch also runs the following graphs of the path without CUDA graphs.
+    With mode="reduce-overhead", PyTorch runs the first call of a compiled graph without a CUDA graph. In the second call,
+    PyTorch captures a CUDA graph, and in later calls PyTorch launches this CUDA graph. The calls of one step of the script form
+    a path. In some paths, a graph runs for the first or second time. If a new step begins after such a path, PyTorch marks the
+    path's outputs that still exist. Using a marked output is an error. Later launches overwrite outputs without an error. After
+    a graph that runs for the first time, PyTorch runs the rest of the path without CUDA graphs.
 
     A step begins with the outermost call of a compiled function, if no backward pass is pending, or after
     `torch.compiler.cudagraph_mark_step_begin` (`CUDAGraphTreeManager` in torch/_inductor/cudagraph_trees.py).
@@ -32,7 +32,7 @@ from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import Args, Kwargs, Op, TorchAny
 
 _TREES = "torch._inductor.cudagraph_trees"
-_LAUNCHES = 2  # calls of a graph before it is launched
+_LAUNCHES = 2  # PyTorch launches a graph only after this number of calls
 _READS_NO_VALUES = ("empty_like", "zeros_like", "ones_like", "full_like", "new_empty", "new_zeros", "new_ones", "new_full")
 
 
@@ -40,9 +40,9 @@ class GraphOutputs:
     """Tracks the calls and the outputs of the compiled functions that use CUDA graphs on one GPU."""
 
     def __init__(self) -> None:
-        self._calls: Counter[Hashable] = Counter()  # by graph
-        self._fewest_calls = _LAUNCHES  # before this path, of the graph with the fewest calls; at most _LAUNCHES
-        self._outputs: list[tuple[weakref.ref[Allocation], bool]] = []  # of the path; True for gradients
+        self._calls: Counter[Hashable] = Counter()  # number of calls of each graph
+        self._fewest_calls = _LAUNCHES  # the smallest number of earlier calls of any graph in the path; at most _LAUNCHES
+        self._outputs: list[tuple[weakref.ref[Allocation], bool]] = []  # outputs of the path, and True for gradients
         self._step = 0
         self._awaits_backward = False
 
@@ -78,7 +78,7 @@ class GraphOutputs:
             self._awaits_backward = not is_backward
 
 
-_overwritten: dict[int, tuple[weakref.ref[Allocation], bool]] = {}  # by id of the allocation
+_overwritten: dict[int, tuple[weakref.ref[Allocation], bool]] = {}  # each entry belongs to the allocation with this id
 
 
 def graph_outputs(device: int) -> GraphOutputs:

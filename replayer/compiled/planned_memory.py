@@ -4,10 +4,10 @@
 
 Note [Blocks of a compiled graph]
     An external op, such as a matrix product, is a call of a library. Inductor allocates a memory block for each argument and
-    each result of an external op, and for the results of the graph. The ops between two external ops become a few fused
-    kernels, and values that only these ops use stay in registers. The result of a fused kernel goes to the block of an earlier
-    value that no later op reads, if the size and the dtype are equal. A block is freed after the last op that uses it
-    (torch/_inductor/codegen/wrapper.py).
+    each result of an external op, and for the results of the graph. Inductor compiles the ops between two external ops to a few
+    fused kernels. Values that only these ops use stay in registers. A fused kernel may write its result to the memory block of
+    an earlier value. This requires the same size and dtype, and that no later op reads the earlier value. A block is freed
+    after the last op that uses it (torch/_inductor/codegen/wrapper.py).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _values(graph: TorchAny) -> tuple[list[_Value], list[bool]] | None:
         kernel = -1
         if node.op == "call_function":
             if not made and not (isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable):
-                continue  # a view
+                continue  # a view needs no kernel
             alone = _is_external(node.target)
             if alone or not kernels or kernels[-1]:
                 kernels.append(alone)

@@ -34,8 +34,8 @@ class CompiledRegion:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # one entry per forward pass, until its backward pass runs: the shapes of the inputs, and the blocks that the backward
-        # pass may free
+        # Each forward pass has an entry until its backward pass runs. An entry contains the shapes of the inputs, and the
+        # memory blocks that the backward pass may free.
         self.forwards: list[tuple[Shapes, list[AllocationHandle]]] = []
         self._step = -1
         self._calls = {False: 0, True: 0}
@@ -53,7 +53,7 @@ class CompiledRegion:
 
 class RegionGraph:
     def __init__(self, region: CompiledRegion, graph: TorchAny, *, is_backward: bool, trains: bool) -> None:
-        self._boxed_call = True  # makes AOTAutograd pass the inputs as one list, which the graph may clear
+        self._boxed_call = True  # AOTAutograd then passes the inputs as one list, and the graph may clear this list
         self._region = region
         # `_BoxedCodeGen` frees each input after its last use.
         graph.graph.set_codegen(_BoxedCodeGen())
@@ -61,7 +61,7 @@ class RegionGraph:
         fuse_attention(graph.graph)
         _keep_constants(graph.graph)
         graph.recompile()
-        _LazyGraphModule.force_recompile(graph)  # otherwise, each run would also be a call of a module
+        _LazyGraphModule.force_recompile(graph)  # otherwise, each run of the graph would also count as a call of a module
         self._run: Callable[[list[TorchAny]], TorchAny] = graph.forward
         self._is_backward = is_backward
         self._ranges = [f"{REGION}{region.name}"]
@@ -69,10 +69,11 @@ class RegionGraph:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
         self._static_inputs = _static_inputs()
-        # the ops of the graph, by the sizes that replace symbolic sizes
+        # Returns the ops of the graph. The argument contains the sizes that replace the symbolic sizes.
         self._ops_with = cache(lambda sizes: graph_ops_of(_ops_of(graph, sizes)))
-        self._recorded: dict[tuple[Shapes, tuple[int, ...]], list[RecordedCall]] = {}  # by input shapes and these sizes
-        self._planned = cache(partial(planned_requests, graph))  # by number of recorded ops
+        # keys: input shapes, and sizes that replace symbolic sizes
+        self._recorded: dict[tuple[Shapes, tuple[int, ...]], list[RecordedCall]] = {}
+        self._planned = cache(partial(planned_requests, graph))  # argument: number of recorded ops
 
     def __call__(self, inputs: list[TorchAny]) -> TorchAny:
         device = next((value.tensor_meta.index for value in inputs if isinstance(value, VirtualTensor)), None)
@@ -158,13 +159,13 @@ def _keep_constants(graph: TorchAny) -> None:
         is_returned = any(user.op == "output" for user in node.users)
         if node.target in _COPIES and constants.issuperset(node.all_input_nodes) and not is_returned:
             node.target = _called_once(node.target)
-            node.meta.pop("val", None)  # a constant takes no memory in a plan
+            node.meta.pop("val", None)  # a plan contains no memory for constants
             constants.add(node)
 
 
 def _fill_without_wait(graph: TorchAny) -> None:
-    """Replace assignments of one value to a mask, such as `x[mask] = 0.0`. Inductor compiles them to `where`, which does not
-    wait for the GPU (`index_put_impl_` in torch/_inductor/lowering.py)."""
+    """Replace assignments of one value to a mask, such as `x[mask] = 0.0`. Inductor compiles such assignments to `where`, and
+    `where` does not wait for the GPU (`index_put_impl_` in torch/_inductor/lowering.py)."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.index_put.default):
         _, indices, value, *_ = node.args
         if len(indices) == 1 and indices[0].meta["val"].dtype is torch.bool and value.meta["val"].numel() == 1:
@@ -180,7 +181,8 @@ def _fill(target: torch.Tensor, masks: list[torch.Tensor], value: torch.Tensor, 
 
 def _called_once(op: TorchFunction) -> TorchFunction:
     @lru_cache(maxsize=1)
-    def constant(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:  # not an op, because torch.fx calls ops by their names
+    # a Python function instead of an op, because torch.fx calls ops by their names
+    def constant(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         return op(*args, **kwargs)
 
     return constant

@@ -7,8 +7,8 @@
 
 Note [Devices in TorchScript]
     TorchScript reads devices in C++, and PyTorch's C++ code sees the device "lazy". Nodes of a graph that read or choose
-    devices are therefore replaced by ops that run in Python. PyTorch keeps all compiled functions, also methods of classes,
-    in compilation units.
+    devices are therefore replaced by ops that run in Python. PyTorch stores all compiled functions and methods in compilation
+    units.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHANGED: list[TorchAny] = []
 
 
 class _Compiling:
-    calls = 0  # inside each other, because PyTorch compiles a called function while it compiles the caller
+    calls = 0  # number of nested compilations: PyTorch compiles a called function while it compiles the caller
     known = 0  # number of functions that have been compiled before
 
 
@@ -58,7 +58,7 @@ def compiling(compile_: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> T
         return compile_(*args, **kwargs)
     finally:
         _COMPILING.calls -= 1
-        if not _COMPILING.calls:  # a function has no graph while PyTorch compiles it
+        if not _COMPILING.calls:  # while PyTorch compiles a function, the function has no graph
             unit: TorchAny = torch.jit._state._python_cu
             functions = unit.get_functions()
             _show_cuda(functions[_COMPILING.known :])
@@ -76,7 +76,7 @@ def _show_cuda(functions: Iterable[TorchAny]) -> None:
     """Replace the nodes that read devices. The functions must not have run yet."""
     _library()
     for function in functions:
-        with suppress(RuntimeError):  # PyTorch could not compile this function, so it has no graph
+        with suppress(RuntimeError):  # a function has no graph if PyTorch could not compile it
             if _replace(function.graph, _TO_OURS):
                 _CHANGED.append(function.graph)
 

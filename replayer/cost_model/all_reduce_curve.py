@@ -6,8 +6,8 @@
 The measurements and their source are in `all_reduce.json`.
 
 Note [Links without measurements]
-    For a link with half the bandwidth, an all-reduce of n bytes takes as long as 2n bytes on the measured link. GPUs with a
-    switch use the A100's measurements. GPUs with PCI Express or direct links use the V100's measurements.
+    If a link has half the bandwidth of a measured link, its all-reduce of n bytes takes the measured time of 2n bytes. GPUs
+    with a switch use the A100's measurements. GPUs with PCI Express or direct links use the V100's measurements.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def wire_share(ranks: int) -> float:
 
 @dataclass(frozen=True)
 class AllReduceCurve:
-    sizes: npt.NDArray[np.float64]  # bytes, ascending
+    sizes: npt.NDArray[np.float64]  # sizes in bytes, in ascending order
     times_ns: npt.NDArray[np.float64]
     latency_ns: int
     origin: Origin
@@ -46,7 +46,7 @@ class AllReduceCurve:
 
     def duration_ns(self, size_bytes: float) -> float:
         sizes, times_ns = self.sizes, self.times_ns
-        if size_bytes <= sizes[0]:  # interpolate between latency and first point
+        if size_bytes <= sizes[0]:  # interpolate between the latency and the first measured point
             first_ns = float(times_ns[0])
             latency_ns = min(self.latency_ns, first_ns)
             return latency_ns + (first_ns - latency_ns) * size_bytes / float(sizes[0])

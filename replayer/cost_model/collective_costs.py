@@ -1,4 +1,4 @@
-"""Estimates how long a collective operation takes once all ranks have called it.
+"""Estimates how long a collective operation takes after all ranks have called the operation.
 
     costs = CollectiveCosts.of(trace)
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
@@ -7,7 +7,8 @@
 The rank that arrives last does not wait, so its kernel gives the duration of the collective.
 
 Note [Operations of a step]
-    A collective takes as long as the collective at the same position in the recorded step, which had the same other traffic.
+    A collective takes the recorded time of the collective at the same position in the step, because the network carried the
+    same other traffic at that time.
 
 Note [Bytes on the wire]
     With n ranks and b input bytes per rank, an all-reduce moves 2b(n-1)/n bytes over each link of a ring. A reduce-scatter or
@@ -94,7 +95,7 @@ class CollectiveCosts:
         self._bus_gbps = bus_gbps
         self._hop_ns = card_of(device_name).link.hop_ns
         self._recorded_latency_ns: int | None = None
-        self._slower = 1.0  # recorded duration / duration of the curve
+        self._slower = 1.0  # recorded duration divided by the curve's duration
         self._origin: Origin | None = None
 
     @classmethod
@@ -104,7 +105,7 @@ class CollectiveCosts:
         costs._name_kernels(trace)
         if bus_gbps:
             return costs
-        # by rank: duration, whether it is exact (otherwise an upper bound), step number
+        # for each rank: the duration, True if the duration is exact (False for an upper bound), and the step number
         by_rank: dict[Key, dict[int, list[tuple[int, bool, int]]]] = {}
         table, timed = trace.collectives, _timed_on_device(trace)
         columns = (table.name, table.bytes, table.group_size, table.rank, table.duration_ns, table.ending, _steps_of(trace))

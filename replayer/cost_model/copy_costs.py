@@ -42,7 +42,7 @@ class Copy(NamedTuple):
 
 class CopyCosts:
     def __init__(self, speed: DeviceSpeed, device_name: str = "") -> None:
-        # bytes per ns
+        # bandwidth in bytes per ns
         self._bandwidths: dict[CopyKind, tuple[float, Origin]] = {
             ("h2d", True): (PINNED_GBPS, Origin.PUBLISHED),
             ("h2d", False): (PAGEABLE_GBPS, Origin.PUBLISHED),
@@ -51,7 +51,7 @@ class CopyCosts:
             ("d2d", False): (speed.bytes_per_ns / 2, Origin.ROOFLINE),
             ("p2p", False): (card_of(device_name).link.copy_gbps, Origin.ROOFLINE),
         }
-        self._latencies_ns: dict[CopyKind, int] = {}  # time of an empty copy, from small recorded copies
+        self._latencies_ns: dict[CopyKind, int] = {}  # time of a copy of 0 bytes, estimated from small recorded copies
         self._others: dict[CopyKind, frozenset[int]] = {}  # names of recorded copies of other kinds
 
     @classmethod

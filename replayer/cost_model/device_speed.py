@@ -27,7 +27,7 @@ def data_sheet_speed(device_name: str) -> DeviceSpeed:
 
 
 def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
-    """Return the 90th percentile of the memory bandwidth of long ops. Return `fallback` for fewer than five ops."""
+    """Return the 90th percentile of the memory bandwidths that long ops reach. Return `fallback` for fewer than five ops."""
     reached = sorted(size_bytes / ns for size_bytes, ns in samples if size_bytes)
     return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback
 

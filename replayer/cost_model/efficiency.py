@@ -11,9 +11,9 @@ Note [GPUs without measurements]
     use the geometric mean of all networks.
 
 Note [Sustained clocks]
-    A GPU board with 75 W or less cannot sustain the clock rate in its data sheet. Its FLOP/s per watt are divided by those of
-    the largest board of the same manufacturing process. The clock rate is divided by the square root of this ratio, because
-    power grows with the square of the clock rate. A T4 therefore reaches 5.6 of 8.1 TFLOP/s.
+    A GPU board with 75 W or less cannot sustain the clock rate in its data sheet. The FLOP/s per watt of such a board are
+    divided by the FLOP/s per watt of the largest board from the same manufacturing process. The clock rate is divided by the
+    square root of this ratio, because power grows with the square of the clock rate. A T4 therefore reaches 5.6 of 8.1 TFLOP/s.
 
 Note [Shared lanes]
     A multiprocessor with 128 fp32 lanes (compute capability 8.6, 8.9, and 9.0 or later) cannot run loads and multiplications in
@@ -125,7 +125,7 @@ class _Net:
     mean: Floats
     scale: Floats
     embeddings: Floats
-    fastest: Floats  # lower limit of the curve per GPU, outside of the measured range
+    fastest: Floats  # for each GPU, the lower limit of the curve outside of the measured range
     layers: tuple[tuple[Floats, Floats], ...]
 
     def log_slower(self, inputs: Floats, gpu: int) -> Floats:
@@ -151,7 +151,7 @@ def _net(file: Any, name: str) -> _Net:
 
 class _About(TypedDict, total=False):
     seeds: int
-    gpus: Required[dict[str, list[str]]]  # the measured GPUs, by network
+    gpus: Required[dict[str, list[str]]]  # for each network, the measured GPUs
 
 
 class EfficiencyCurves:

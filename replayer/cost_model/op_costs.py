@@ -3,7 +3,7 @@
     costs = OpCosts(card_of("Tesla V100-PCIE-16GB"), settings)
     costs.estimate("addmm", ((4096,), (512, 4096), (4096, 4096)), "float32")    # Estimate(1_480_000.0, Origin.PUBLISHED)
     costs.learn(samples)                                # recorded ops: (canonical op, shapes, outputs, dtype, ns)
-    costs.estimate(...)             # corrected by how much faster or slower similar ops were; Origin.SCALED
+    costs.estimate(...)             # corrected with the recorded times of similar ops; Origin.SCALED
 
 Note [The nearest recorded ops]
     If similar recorded ops took 20 % longer than estimated, the estimate of an unrecorded op grows by 20 %. Recorded ops with
@@ -15,12 +15,13 @@ Note [Convolutions with another batch size]
 
 Note [Units that were not measured]
     The measured operators used fp32. A matrix product on tensor cores gets `TENSOR_CORES_REACHED` times its fp32 efficiency. On
-    tensor cores, cuDNN computes every convolution as a matrix product of channels_last images. Contiguous images are transposed
-    before and after the convolution, except for windows of one pixel.
+    tensor cores, cuDNN computes every convolution as a matrix product of channels_last images. cuDNN transposes contiguous
+    images before and after the convolution, unless the window has only one pixel.
 
 Note [Fused attention]
-    In half precision, attention is one kernel, which keeps the scores in shared memory. In recordings of an H100, a query takes
-    about as long with 197 keys as with 1 024 keys. Short sequences are therefore limited by `FLOPS_PER_QUERY` in fp32.
+    In half precision, attention is one kernel that keeps the attention scores in shared memory. In recordings of an H100, a
+    query takes about the same time with 197 keys and with 1 024 keys. Short sequences are therefore limited by
+    `FLOPS_PER_QUERY` in fp32.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class OpCosts:
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
         predicted_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
-        # A small op cannot use all multiprocessors of the GPU.
+        # A small op does not have enough work for all multiprocessors of the GPU.
         excess_ns = took_ns - constants.MOST_SLOWER * predicted_ns
         ratio = now_ns / predicted_ns
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
@@ -149,7 +150,7 @@ class OpCosts:
         return total_ns or 1.0, max((origin for _, origin in costs), key=_UNCERTAIN.index)
 
     def _worked_out(self, work: OpWork) -> tuple[float, Origin]:
-        if not all(work.sizes):  # an op without elements
+        if not all(work.sizes):  # the op's tensors have no elements
             return self.floor_ns, Origin.ROOFLINE
         unit = work.unit if work.unit in self.card.tflops else "fp32"
         if unit == "fp32":

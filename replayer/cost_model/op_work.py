@@ -28,18 +28,19 @@ Note [Batch normalization]
     reads and writes each element once, and has many blocks.
 
 Note [Softmax]
-    PyTorch's kernels for a softmax over the last dimension have many blocks of threads. Over another dimension, each thread
-    adds up one column. Only if the dimension is long and there are at most 64 columns side by side, the 1024 threads of a block
-    share the columns. On an H100, the scores of an LSTM (32 batches x 10000 words x 64 time steps) have 32 blocks of threads,
-    and take 970 us. At memory bandwidth, they would take 50 us.
+    PyTorch's kernels for a softmax over the last dimension have many blocks of threads. In a softmax over another dimension,
+    each thread adds up one column. The 1024 threads of a block share the columns only if the dimension is long and has at most
+    64 columns side by side. On an H100, the scores of an LSTM (32 batches x 10000 words x 64 time steps) have 32 blocks of
+    threads, and take 970 us. At memory bandwidth, they would take 50 us.
 
 Note [Recurrent layers]
-    One matrix product multiplies the inputs of all time steps. The product with the hidden state needs the previous time step,
-    so each time step has its own matrix product and elementwise kernel. On an H100, cuDNN ran an LSTM with 2 layers and 64 time
-    steps with 128 of each. In the backward pass, one matrix product computes the gradient of the recurrent weight. The hidden
-    state is the first input with three dimensions after the data: layers times directions, batch, units. cuDNN has one block of
-    threads per tile of the recurrent product's result, also if only 16 of 132 multiprocessors then have a tile. The speed of
-    each block is limited by the speed at which its multiprocessor reads from the L2 cache.
+    One matrix product multiplies the inputs of all time steps. The product with the hidden state needs the result of the
+    previous time step. Each time step therefore has a separate matrix product and a separate elementwise kernel. On an H100,
+    cuDNN ran an LSTM with 2 layers and 64 time steps with 128 matrix products and 128 elementwise kernels. In the backward
+    pass, one matrix product computes the gradient of the recurrent weight. The hidden state is the first input with three
+    dimensions after the data: layers times directions, batch, units. cuDNN uses one block of threads per tile of the recurrent
+    product's result, even if only 16 of 132 multiprocessors get a tile. The speed of each block is limited by the speed at
+    which its multiprocessor reads from the L2 cache.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class OpWork(NamedTuple):
     size_bytes: int
     unit: str = "fp32"
     item_bytes: int = 4
-    calls: int = 1  # how often the op does this work
-    block_clocks: float = 0.0  # clocks that each block of threads needs, if blocks may be fewer than multiprocessors
+    calls: int = 1  # number of times that the op does this work
+    block_clocks: float = 0.0  # clock cycles per block of threads, if there may be fewer blocks than multiprocessors
 
 
 def op_work(
@@ -252,7 +253,7 @@ def _memory_bound_work(op: str, shapes: Shapes, item: int) -> OpWork:
     columns = largest[-1] if largest else 1
     rows = elements // max(columns, 1)
     known = sum(map(prod, shapes))
-    if op.startswith(("_foreach", "_fused")):  # one third is writes
+    if op.startswith(("_foreach", "_fused")):  # one third of the bytes is written
         return OpWork("elementwise", _flat(known), 0, known * item * 3 // 2, item_bytes=item)
     if op == "embedding" and len(shapes) >= 2:  # the op reads only the rows that are looked up
         table, places = shapes[0], shapes[1]

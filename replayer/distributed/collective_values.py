@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
 """Computes the results of collective operations on small tensors, such as a mean loss.
 
-    concatenated([RankValues(ones), RankValues(twos)])    # ones and twos; None if a rank does not know its values
+    concatenated([RankValues(ones), RankValues(twos)])    # ones and twos; None if the values of a rank are unknown
     assign(outputs, ones_and_twos)                  # reading the outputs then gives these values
 """
 

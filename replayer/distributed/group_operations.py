@@ -33,7 +33,7 @@ class GroupOperations:
     ) -> None:
         self.group_name = group_name
         self.coalesced: list[VirtualWork | CapturedWork] | None = None
-        self.carries_objects = 0  # object collectives in progress, which may use CPU tensors
+        self.carries_objects = 0  # collectives of Python objects that are in progress; such collectives may use CPU tensors
         self._store = store
         self._rank, self._size, self.global_ranks = rank, size, global_ranks or list(range(size))
         self._timeout_s = timeout_s
@@ -111,7 +111,7 @@ class GroupOperations:
         kind: type[VirtualWork] = VirtualWork,
     ) -> VirtualWork:
         here = gpu()
-        if computing():  # the stream has run its earlier operations when this one reads its inputs
+        if computing():  # this operation reads its inputs after all earlier operations on the stream have ended
             comm_stream.finish_writes_to([tensor for tensor in call.inputs if isinstance(tensor, VirtualTensor)], wait=True)
         message = values.message_of(call, arrived_ns)
         place = "cpu" if comm_stream.device == NONE else "cuda"

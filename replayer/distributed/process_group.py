@@ -8,10 +8,10 @@
 A collective starts after its data is ready on all ranks, and after the group's previous collective.
 
 Note [The map of used parameters]
-    With `find_unused_parameters`, the Reducer of DistributedDataParallel sums one integer per parameter over the ranks. Its C++
-    code copies these integers from pinned memory to the GPU, which is impossible for a device registered from Python. The
-    Reducer therefore gets a CPU tensor in place of the GPU tensor (`factories.reducer_map`). The values are exact, and the time
-    of the copy is simulated as usual.
+    With `find_unused_parameters`, the Reducer of DistributedDataParallel sums one integer per parameter over the ranks. The
+    Reducer's C++ code copies these integers from pinned memory to the GPU. Such a copy is impossible for a device that is
+    registered from Python. The Reducer therefore gets a CPU tensor in place of the GPU tensor (`factories.reducer_map`). The
+    values are exact, and the time of the copy is simulated as usual.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ class VirtualNccl(_NcclGroup):
         """The argument `device` is ignored. PyTorch passes `device` since release 2.15."""
         super().__init__(store, rank, size, options if options is not None else Options())
         self._splits = 0
-        self._to_itself: dict[str, list[GroupCall]] = {"send": [], "recv": []}  # calls of the group that is being coalesced
+        # calls that are being collected for one NCCL group
+        self._to_itself: dict[str, list[GroupCall]] = {"send": [], "recv": []}
 
     # -- communicators -----------------------------------------------------------------------------------------------------
 
@@ -197,7 +198,7 @@ class VirtualNccl(_NcclGroup):
         options.group_name = group_name or f"{self.group_name}:split:{self._splits}"
         all_ranks = options.global_ranks_in_group or range(self._size)
         options.global_ranks_in_group = [all_ranks[rank] for rank in ranks]
-        # PyTorch's hashed name can differ between the ranks of the group
+        # PyTorch's name for the group contains a hash, and can differ between the ranks
         store = PrefixStore(f"split/{self._splits}/{'_'.join(map(str, ranks))}/", self._store)
         group = VirtualNccl(store, ranks.index(self._rank), len(ranks), options)
         group.group_desc = group_desc or ""
@@ -377,7 +378,7 @@ class VirtualNccl(_NcclGroup):
     all_gather_single_coalesced = _for_each_pair(all_gather_single)
     reduce_scatter_single_coalesced = _for_each_pair(reduce_scatter_single)
 
-    # Names of these operations before torch 2.13.
+    # Before torch 2.13, these operations had the following names.
     _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
     _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single

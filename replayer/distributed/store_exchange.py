@@ -13,8 +13,9 @@ Note [Waits between ranks]
     A waiting rank asks the store again after a pause, because the store's own wait logs every timeout and blocks the other
     threads of the process. Pauses grow with the time waited, up to `_LONGEST_OF_ALL_PAUSES_S`. After `LIVENESS_CHECK_AFTER_S`,
     the rank checks whether the missing ranks have ended, and whether ranks wait for each other. In larger groups, pauses are
-    longer and checks are rarer, to limit the number of requests to the store. The timeout is meant for ranks that hang. Time in
-    which a missing rank uses the CPU or waits for a free CPU therefore does not count, up to `_BUSY_AT_MOST_S`.
+    longer and checks are rarer, to limit the number of requests to the store. The timeout is meant for ranks that hang. A
+    missing rank that uses the CPU or waits for a free CPU does not hang. This time therefore does not count, up to
+    `_BUSY_AT_MOST_S`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from replayer.distributed.clock_offset import boot_id, ended_key
 from replayer.distributed.rank_message import RankMessage, convert_each, pack, ranks_text, require_match, shared_gpu, unpack
 from replayer.torch_types import TorchAny
 
-LIVENESS_CHECK_AFTER_S = 1.0  # missing ranks are checked after this wait
+LIVENESS_CHECK_AFTER_S = 1.0  # after this time, a waiting rank checks whether the missing ranks still run
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_OF_ALL_PAUSES_S = 0.000_05, 0.002, 0.25
 # A waiting rank checks for messages at longer and longer intervals, to save CPU time.
 _PAUSES_PER_WAIT, _LOOKS_PER_WAIT = 64, 16
@@ -60,7 +61,7 @@ class PendingExchange:
         self.channel, self.number, self.members, self.own = channel, number, members, own
         self.keys, self.key_for_all = [f"{channel}/{number}/{member}" for member in members], _for_all(channel, number)
         self._messages = [own] if len(members) == 1 else None
-        self.polled: Wait | None = None  # the wait of all calls of `arrives_within` together
+        self.polled: Wait | None = None  # total time that all calls of `arrives_within` have waited
 
     def is_complete(self) -> bool:
         return self._messages is not None or self._exchange.all_posted(self)
@@ -82,7 +83,7 @@ class Wait:
     began_ns: int
     look_s: float  # the next check for missing ranks, in seconds after the beginning
     looked_s: float = 0.0
-    used_ns: dict[int, int] = field(default_factory=dict)  # processor time of missing ranks at the last check
+    used_ns: dict[int, int] = field(default_factory=dict)  # CPU time of the missing ranks at the last check
     busy_s: float = 0.0
 
     def add_busy(self, waited_s: float, used_ns: dict[int, int]) -> None:
@@ -102,8 +103,8 @@ class DeadlockDetector:
         self._store: TorchAny = PrefixStore("waits", self._of_group)
         self._rank = rank
         self._own = b""
-        self._circle: tuple[str, float] | None = None  # the deadlock, and when it was first seen
-        self._processes: dict[int, Path | None] = {}  # by rank: its folder in /proc; None on another machine
+        self._circle: tuple[str, float] | None = None  # the deadlock, and the time at which it was first seen
+        self._processes: dict[int, Path | None] = {}  # each rank's folder in /proc, or None for a rank on another machine
         self._of_group.set(_process_key(rank), json.dumps([_processes_id(), os.getpid()]).encode())
 
     def processor_ns(self, rank: int) -> int:
@@ -284,7 +285,7 @@ class StoreExchange:
             self._store.set(_piece_key(key, place), piece)
         if more:
             self._pieces[key] = len(more)
-        self._store.set(key, first)  # set last, so that readers find all pieces
+        self._store.set(key, first)  # set the first piece last, so that readers find all pieces
 
     def _piece(self, key: str, place: int) -> bytes:
         piece: bytes = self._store.get(_piece_key(key, place))
@@ -343,7 +344,8 @@ class StoreExchange:
             for member in missing
             if self._global_ranks[member] in left or (name_all and self._store.check([ended_key(member)]))
         ]
-        gone = [member for member in gone if not self._store.check([key_of[member]])]  # it may have called before it ended
+        # the rank may have called the operation before it ended
+        gone = [member for member in gone if not self._store.check([key_of[member]])]
         self._broken = bool(gone or (missing and is_late))
         waits = f"{self._ranks([self.rank])} waits in {own}{self._of_group}"
         if gone:

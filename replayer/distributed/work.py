@@ -67,7 +67,7 @@ class Called(NamedTuple):
     row: int  # index of the launch in the timeline's host table, or NONE
     message: RankMessage
     position: PositionInStep
-    ranks: Sequence[int]  # all ranks that take part
+    ranks: Sequence[int]  # all ranks that take part in the collective
 
 
 class VirtualWork(_Awaited):
@@ -162,7 +162,7 @@ class VirtualWork(_Awaited):
         return True
 
     def is_completed(self) -> bool:
-        # Each poll advances a virtual clock. Wait a short time for the other ranks, so that this rank's clock does not run
+        # Each poll advances a virtual clock. This rank waits a short time for the other ranks. Otherwise its clock would run
         # ahead of the other clocks.
         return (self.end_ns is not None or self.arrives_soon()) and gpu().clock.has_reached(self.finished_ns())
 
@@ -271,7 +271,7 @@ class CommStream:
         self.device = device
         self.stream: VirtualStream | None = gpu().streams.new(device) if device != NONE else None
         self.in_flight: list[VirtualWork] = []
-        self.has_announced_gpu = False  # to the other ranks
+        self.has_announced_gpu = False  # True after this rank has told the other ranks which GPU it uses
 
     def finish_writes_to(self, tensors: Sequence[TorchAny], *, wait: bool) -> None:
         """Finish the operations in flight that write to the tensors. With `wait=False`, skip operations with missing ranks."""

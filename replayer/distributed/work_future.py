@@ -12,7 +12,7 @@ Note [Futures in the backward pass]
     DistributedDataParallel's Reducer reads a future's value in C++ in a callback at the end of the backward pass. The autograd
     engine runs these callbacks in queue order, so each future queues a callback that makes the current stream wait. With
     `static_graph`, the Reducer starts and reads all futures in one callback (`_delay_all_reduce`) of the first step. During
-    that callback, the current stream waits for each future when the future is created.
+    that callback, the current stream waits for each future as soon as the future is created.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class WorkFuture(_Future):  # type: ignore[misc]
             result.set_result(callback(self))
         except Exception as error:
             if torch._C._current_graph_task_id() >= 0:
-                raise  # the Reducer would take the error for a gradient
+                raise  # otherwise, the Reducer would use the error as a gradient
             result.set_exception(error)
 
     def _join_before_reducer_reads(self) -> None:
@@ -118,7 +118,7 @@ class ScriptFuture(WorkFuture):
 
     def wait(self) -> TorchAny:
         super().wait()
-        return super().wait()  # `_join` is known when the future is done
+        return super().wait()  # `_join` is known after the future has ended
 
     def then(self, callback: Callable[[TorchAny], TorchAny]) -> WorkFuture:
         if self.done():
