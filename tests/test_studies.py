@@ -81,7 +81,7 @@ def test_the_ddp_page_shows_networks_that_do_not_fit_or_are_slower(tmp_path: Pat
     assert (tmp_path / "x.svg").read_text().count("<svg") == 1
 
 
-def test_a_page_and_its_picture_are_written_together_or_not_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_is_written_only_together_with_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write, page = study("pages").write, tmp_path / "x.md"
     write(["# One", ""], lambda path: path.write_text("<svg/>"), page)
     written = {path.name: path.read_text() for path in tmp_path.iterdir()}

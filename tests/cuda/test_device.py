@@ -353,7 +353,7 @@ dist.destroy_process_group()
 """
 
 
-def test_collectives_move_bytes(device: Path, tmp_path: Path) -> None:
+def test_collectives_give_the_results_of_nccl(device: Path, tmp_path: Path) -> None:
     """Every collective has the result that NCCL gives, ends on both ranks at the same time, and leaves no file behind."""
     (tmp_path / "log").mkdir()
     script = tmp_path / "ranks.py"

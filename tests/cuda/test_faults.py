@@ -37,7 +37,9 @@ def _both(device: Path, program: Program, folder: Path, grain: str = "kernel", *
 
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
-def test_a_device_side_assert_ends_a_recorded_script_as_without_the_recorder(device: Path, tmp_path: Path, grain: str) -> None:
+def test_the_recorder_does_not_change_how_a_device_side_assert_ends_the_script(
+    device: Path, tmp_path: Path, grain: str
+) -> None:
     """GIVEN a device-side assert in step 31 THEN a recorded script fails with its own message and exit code. The recorder adds
     no traceback and no warning. The file has the steps before the fault."""
     # The optimizer's kernel fails, so the main thread gets the error. If torch's backward thread gets an
@@ -189,7 +191,7 @@ def test_the_recorder_is_invisible_to_the_script(device: Path, tmp_path: Path, g
     assert (observed.exit_code, observed.output) == (0, "done\n")
 
 
-def test_a_script_that_runs_out_of_memory_ends_as_without_the_recorder(device: Path, tmp_path: Path) -> None:
+def test_the_recorder_does_not_change_how_a_script_runs_out_of_memory(device: Path, tmp_path: Path) -> None:
     """benchmarks/gpu_programs.py compares the runs. The recordings have the 30 steps before the failed allocation."""
     commands = Commands(
         lambda words: [str(device), str(BIN / "python"), *words],

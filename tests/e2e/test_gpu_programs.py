@@ -78,7 +78,7 @@ def test_numbers_that_a_script_prints_are_compared() -> None:
     assert comparable("kernels 34 events 200\n") == ["kernels 34 events 200"]
 
 
-def test_a_run_reports_when_the_script_ended_and_which_processes_it_left(tmp_path: Path) -> None:
+def test_a_run_reports_when_the_script_ended_and_which_processes_still_run(tmp_path: Path) -> None:
     """GIVEN a script that sleeps after its last mark and leaves a child process THEN the run reports both, and ends the
     child."""
     (tmp_path / "marks").mkdir()

@@ -148,7 +148,7 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("what", SCRIPTS)
-def test_a_script_runs_as_it_does_natively(place: Place, what: str) -> None:
+def test_the_launcher_does_not_change_output_or_exit_code_of_a_script(place: Place, what: str) -> None:
     # GIVEN a script in a folder with modules that have the names of our packages
     place.write("script.py", SCRIPTS[what])
     for name in ("traces.py", "tracer/__init__.py", "tracer/inner.py", "tui.py", "fakeroom.py", "replayer.py"):
@@ -232,7 +232,7 @@ def test_the_launcher_reports_whether_it_started_and_whether_the_script_imported
     assert (launched.out, isolated.booted) == ("ran\n", frozenset())
 
 
-def test_a_process_that_outlives_the_run_runs_without_trace(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_continues_after_the_run_ended_is_not_traced(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "traces" / "bootstrap"))
     monkeypatch.setenv("TRACE_SESSION", str(place.folder / "gone"))
     assert place.native("-c", "import tiny; print(tiny.answer)") == Run(0, "42\n", "")

@@ -310,7 +310,7 @@ def test_recording_cost_is_the_difference_to_unrecorded_steps_before_and_after()
     assert replace(cost, bound_us=12.0).is_cheap and not replace(cost, bound_us=11.9).is_cheap
 
 
-def test_a_fast_step_has_no_time_of_other_programs() -> None:
+def test_the_time_of_a_fast_step_excludes_interruptions_by_other_programs() -> None:
     """GIVEN steps of 2 ms WHEN every third step is interrupted for 10 ms THEN the time of a fast step is about 2 ms."""
     from benchmarks.paired_processes import _turn
 

@@ -162,7 +162,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("way", ["script", "module", "torchrun"])
-def test_a_script_runs_as_if_unrecorded(tmp_path: Path, way: str) -> None:
+def test_the_recorder_does_not_change_what_a_script_does(tmp_path: Path, way: str) -> None:
     """Arguments, names, paths, output, the exit code, pickling, atexit, threads and a spawned worker are the same with and
     without recording."""
     (tmp_path / "compare.py").write_text(COMPARE.replace("+ 7", "+ (0 if 'torchrun' in sys.argv else 7)"))

@@ -245,7 +245,7 @@ print(torch.compile(assign)(x, odd, torch.tensor([5.0, 6.0], device="cuda")).tol
 """
 
 
-def test_compiled_code_assigns_one_value_to_a_mask_without_a_wait_and_keeps_the_strides(tmp_path: Path, trace: Path) -> None:
+def test_compiled_masked_assignment_of_one_value_needs_no_wait_and_keeps_strides(tmp_path: Path, trace: Path) -> None:
     """The matrix is [[0, 2], [1, 3]], so adding one gives [[1, 3], [2, 4]]. Its odd numbers are the second row."""
     done = _replay(trace, "compute", _script(tmp_path, MASKED))
     assert done.returncode == 0, done.stderr

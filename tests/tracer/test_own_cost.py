@@ -90,7 +90,7 @@ def test_the_overhead_includes_the_median_time_for_reading_cuda_events() -> None
     assert costly.cost.set_up_ns == 120 + 900 + 8 + 20 + 700 + 50 - 12 * 14
 
 
-def test_before_the_first_step_ends_all_recorder_time_is_its_overhead() -> None:
+def test_all_recorder_time_before_the_end_of_the_first_step_counts_as_its_overhead() -> None:
     costly = Costly(FakeClock())
     costly.work(33)
     assert costly.cost.per_step_ns == 33

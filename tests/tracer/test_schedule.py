@@ -61,7 +61,7 @@ def test_evaluation_steps_before_the_first_profile_are_profiled_once() -> None:
     assert actions_of(Schedule(warmup=0, clean=20, profiled=2), "TTTTTvvvvvvT") == ".......prr.."
 
 
-def test_an_evaluation_step_that_compiles_is_not_the_only_profiled_one() -> None:
+def test_another_evaluation_step_is_profiled_if_the_first_profiled_one_compiles() -> None:
     """GIVEN an evaluated batch that compiles code while it is profiled THEN a later batch is profiled, too. The second batch
     shows that eight steps are between two batches, so the third batch is profiled."""
     schedule = Schedule(warmup=1, clean=2, profiled=3)
@@ -201,7 +201,7 @@ def test_steps_count_as_unprofiled_until_a_postponed_profile_begins() -> None:
     assert kinds == [StepKind.WARMUP, steady, steady, steady, StepKind.WARMUP, StepKind.PROFILED, steady]
 
 
-def test_a_lost_profile_is_recorded_later() -> None:
+def test_profiling_is_repeated_after_a_profile_was_lost() -> None:
     """GIVEN three steps to profile WHEN the profile is lost after one of them THEN the profiler attaches again and records the
     other two."""
     schedule = Schedule(warmup=1, clean=1, profiled=3)

@@ -234,14 +234,14 @@ def test_a_failing_script_ends_fit_with_a_one_line_error(
         assert "ValueError: no data" in capsys.readouterr().err
 
 
-def test_a_script_may_fail_after_the_steps_that_fit_needs(script: Any) -> None:
+def test_fit_accepts_a_script_that_fails_after_the_needed_steps(script: Any) -> None:
     ran = script(code=1)
     assert run(FitOptions(["train.py", "-b", "8"], "v100-sxm2-16gb", steps=4)) == 0 and ran.batches == [8, 4]
     with pytest.raises(TraceError, match="exit code 1 after 4 training steps"):
         run(FitOptions(["train.py", "-b", "8"], "v100-sxm2-16gb", steps=5))
 
 
-def test_ctrl_c_while_the_script_runs_ends_fit_without_an_error_of_the_script(script: Any) -> None:
+def test_ctrl_c_during_a_script_run_ends_fit_without_reporting_a_script_error(script: Any) -> None:
     script(code=130, steps=0, said=b"KeyboardInterrupt\n")
     with pytest.raises(KeyboardInterrupt):
         run(FitOptions(["train.py"], "v100-sxm2-16gb"))

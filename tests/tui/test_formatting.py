@@ -80,7 +80,7 @@ def test_long_names_are_shortened_with_an_ellipsis() -> None:
     assert fit("volta_sgemm", 6) == "volta…"
 
 
-def test_different_names_stay_different_when_they_are_shortened() -> None:
+def test_shortening_never_makes_different_names_equal() -> None:
     assert fit_apart(["volta_sgemm_128x64_nn", "volta_sgemm_128x64_nt", "relu"], 16) == [
         "volta_sgemm…4_nn",
         "volta_sgemm…4_nt",

@@ -116,13 +116,15 @@ def test_a_second_library_entry_with_the_same_name_is_rejected(own: Path, capfd:
 
 
 @pytest.mark.parametrize(("count", "added"), [(3, "g9/n0, g9/n1, g9/n2 ("), (5, "g9/n0, g9/n1, g9/n2 and 2 more (")])
-def test_add_names_at_most_three_added_entries(own: Path, capfd: pytest.CaptureFixture[str], count: int, added: str) -> None:
+def test_library_add_names_at_most_three_added_entries(
+    own: Path, capfd: pytest.CaptureFixture[str], count: int, added: str
+) -> None:
     cells = [a_cell(f"n{number}", workload=replace(NETWORK, parameters=7 + number)) for number in range(count)]
     write_cells("several.cells", GPU, cells, SPREAD)
     assert f"trace: added {added}" in told(capfd, "add", "several.cells")[2]
 
 
-def test_add_reports_problems_of_the_entry(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_library_add_reports_problems_of_the_new_entry(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_cells("virtual.cells", GPU, [a_cell(source=CellSource(source="x", virtual_gpu="p100"))], {})
     said = "not measured: recorded on a virtual GPU with the times of p100"
     code, _, err = told(capfd, "add", "virtual.cells")

@@ -37,7 +37,7 @@ def swept(sweep: str, **conditions: Any) -> list[tuple[int, int, int]]:
     return [(one.gpus, one.nproc, one.batch) for one in found]
 
 
-def test_a_batch_sweep_goes_from_a_quarter_to_eight_times_the_recorded_batch(recorded_batch: dict[str, int]) -> None:
+def test_a_batch_sweep_tries_a_quarter_to_eight_times_the_recorded_batch_size(recorded_batch: dict[str, int]) -> None:
     assert swept("batch") == [(0, 0, size) for size in (2, 4, 8, 16, 32, 64)]
     assert swept("batch", batch=6, gpus=2)[:3] == [(2, 0, 2), (2, 0, 3), (2, 0, 6)]
     assert swept("batch", recorded_batch=100)[-1] == (0, 0, 800)

@@ -110,7 +110,7 @@ def test_the_report_of_a_real_recording_is_a_small_file(shared_traces: Path) -> 
     Page(text)
 
 
-def test_a_report_of_many_ranks_has_one_of_the_similar_ranks() -> None:
+def test_a_report_of_many_ranks_shows_one_rank_for_all_similar_ranks() -> None:
     """GIVEN twelve ranks WHEN rank 5 launches twice as many kernels as the others THEN the page shows only ranks 0 and 5."""
     trace = crowd(devices=12, streams=2)
     mine = trace.device.take(trace.device.device == 5)
@@ -125,7 +125,7 @@ def test_a_report_of_many_ranks_has_one_of_the_similar_ranks() -> None:
     assert "omitted" not in words
 
 
-def test_a_report_has_ranks_that_stand_out_in_any_of_two_traces(
+def test_a_report_shows_ranks_that_stand_out_in_either_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """GIVEN twelve ranks WHEN rank 7 does other work in the second trace THEN the page shows rank 7."""

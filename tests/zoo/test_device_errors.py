@@ -305,7 +305,7 @@ for dtype in (torch.float16, torch.bfloat16):
     assert _run(code, "compute", tmp_path) == ["True [[[[[1.0]]]]] [[[[3.0, 3.0], [3.0, 3.0]]]] [8.0]"] * 2
 
 
-def test_a_gpu_runs_only_the_kernels_of_a_script_that_are_for_gpus(tmp_path: Path) -> None:
+def test_a_gpu_runs_the_gpu_kernel_of_a_custom_op_and_not_the_cpu_kernel(tmp_path: Path) -> None:
     """The script's kernel for the GPU returns 8, and its kernel for the CPU returns 7."""
     code = """
 def op(name, kernel, device_types):

@@ -156,7 +156,7 @@ def test_the_loss_of_labels_reads_one_score_per_label(shapes: tuple[tuple[int, .
         assert work.size_bytes == 4096 * (4 + 8)
 
 
-def test_a_recorded_half_of_a_convolution_backward_does_not_change_the_estimate_of_the_whole_op() -> None:
+def test_recording_half_of_a_convolution_backward_pass_does_not_change_its_estimate() -> None:
     """GIVEN a recorded half of a convolution's backward op WHEN the time of a whole backward op is scaled from this half THEN
     the result equals the estimate. Profilers of 2020 recorded the halves as separate ops."""
     half, whole = ((32, 512, 7, 7), (512, 512, 3, 3)), ((32, 64, 56, 56), (32, 64, 56, 56), (64, 64, 3, 3))

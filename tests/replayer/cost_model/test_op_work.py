@@ -126,7 +126,7 @@ def test_ops_on_rows_move_what_they_read_and_write(first: int, second: int, colu
 
 
 @given(st.lists(st.tuples(SIZES, SIZES), min_size=1, max_size=5), st.sampled_from(list(ITEM)))
-def test_an_op_on_many_tensors_writes_half_as_much_as_it_reads(shapes: list[tuple[int, int]], dtype: str) -> None:
+def test_an_op_on_lists_of_tensors_writes_half_as_many_bytes_as_it_reads(shapes: list[tuple[int, int]], dtype: str) -> None:
     (work,) = op_work("_foreach_add", tuple(shapes), dtype)
     read = sum(map(prod, shapes)) * ITEM[dtype]
     assert (work.kind, work.size_bytes) == ("elementwise", read + read // 2)

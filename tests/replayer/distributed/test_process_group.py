@@ -195,7 +195,7 @@ def test_a_destroyed_group_cannot_communicate() -> None:
     run_ranks(2, body)
 
 
-def test_all_reduce_of_unknown_values_is_unknown_and_all_reduce_of_uniform_values_is_uniform() -> None:
+def test_an_all_reduce_keeps_uniform_values_known_and_unknown_values_unknown() -> None:
     def body(rank: int) -> None:
         large = torch.full((1_000_000,), float(rank + 1), device="cuda")
         dist.all_reduce(large)

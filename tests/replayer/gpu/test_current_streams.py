@@ -10,7 +10,7 @@ from replayer.gpu import current_streams
 from replayer.gpu.current_streams import NodeStreams
 
 
-def test_a_node_of_the_backward_pass_runs_on_the_stream_of_its_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backward_node_runs_on_the_stream_of_its_forward_op(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN nodes 10 to 14 from one stream, and nodes 15 to 19 from another WHEN the backward pass begins on a third stream
     THEN all other nodes run on the third stream."""
     next_number = 10

@@ -203,7 +203,7 @@ def test_work_on_other_streams_is_not_captured() -> None:
     assert len(gpu.launches.end_capture(capture).calls) == 1
 
 
-def test_a_capture_forbids_only_waits_for_recorded_events() -> None:
+def test_a_graph_capture_forbids_waiting_for_events_that_were_recorded() -> None:
     gpu, _, _ = started()
     before, within, stream = VirtualEvent(), VirtualEvent(), gpu.current.stream(0)
     gpu.streams.record_event(before, stream)

@@ -375,7 +375,7 @@ def test_a_profiler_range_lasts_from_its_start_to_its_end() -> None:
     assert log.named == [(0, "validation", begin_ns, first_ns), (0, "empty", second_ns, second_ns)]
 
 
-def test_copies_between_devices_are_omitted_only_in_the_thread_that_asked_for_it() -> None:
+def test_copies_between_devices_are_omitted_only_in_the_thread_that_requests_this() -> None:
     gpu, _, log = two_devices()
 
     def copy() -> None:

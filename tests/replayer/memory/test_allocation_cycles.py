@@ -158,7 +158,7 @@ def test_no_cycle_is_detected_if_the_script_reads_the_memory_state_each_step() -
     assert memory.mallocs == 60
 
 
-def test_a_block_that_the_script_keeps_longer_than_before_is_not_reused() -> None:
+def test_a_memory_block_is_not_reused_while_the_script_still_keeps_it() -> None:
     # GIVEN steps that each make a result and free the result of the previous step
     allocator = TensorAllocator(DeviceMemory(0, CAPACITY_BYTES))
     kept = allocator.malloc(MIB, 0)

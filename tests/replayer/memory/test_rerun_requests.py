@@ -78,7 +78,7 @@ def test_rerunning_the_requests_gives_the_memory_figures_of_the_original_run() -
     assert outcome.reserved_bytes == memory.usage.peak_reserved_bytes
 
 
-def test_a_rerun_on_a_smaller_gpu_fails_at_the_request_of_the_script() -> None:
+def test_a_rerun_on_a_smaller_gpu_runs_out_of_memory_at_the_same_request_as_the_script() -> None:
     log = train(batch=64)
     enough = run_requests(log, capacity(1 << 20), PLAIN)
     assert enough.fits and enough.steps == 3 and enough.retries == 0

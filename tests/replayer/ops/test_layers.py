@@ -204,7 +204,7 @@ def test_cudnn_accepts_batch_first_data_without_a_transpose() -> None:
 
 
 @pytest.mark.parametrize("cell_class", ["LSTMCell", "GRUCell"])
-def test_cells_check_sizes_as_pytorch_does(cell_class: str) -> None:
+def test_recurrent_cells_check_sizes_as_pytorch_does(cell_class: str) -> None:
     use()
     cell, x = getattr(nn, cell_class)(6, 4).cuda(), torch.rand(2, 6, device="cuda")
     for given, hidden, message in (

@@ -272,7 +272,7 @@ def test_a_prediction_from_an_estimate_has_a_larger_expected_error() -> None:
     assert note in two.notes and note not in one.notes
 
 
-def test_a_prediction_from_a_prediction_adds_both_expected_errors() -> None:
+def test_a_prediction_based_on_another_prediction_adds_both_expected_errors() -> None:
     first, direct = predict(training(), Conditions(gpu="Tesla T4")), predict(training(), Conditions(gpu="V100"))
     second = predict(first.trace, Conditions(gpu="V100"))
     assert first.expected_error and direct.expected_error and second.expected_error

@@ -119,7 +119,7 @@ def test_the_bytes_sent_by_each_rank_agree_with_the_formula(sizes: dict[str, int
 
 
 @given(sizes_of_units, st.integers(1, 63), st.integers(0, 2))
-def test_a_rank_keeps_no_more_parameters_if_there_are_more_ranks(sizes: dict[str, int], ranks: int, states: int) -> None:
+def test_additional_ranks_never_increase_the_parameters_per_rank(sizes: dict[str, int], ranks: int, states: int) -> None:
     fewer, more = (rank_memory(sizes, count, states) for count in (ranks, ranks + 1))
     for kept in ("parameters", "gradients", "optimizer state"):
         assert more[kept] <= fewer[kept]

@@ -144,7 +144,7 @@ def test_a_copy_to_the_host_by_a_hook_does_not_belong_to_the_op_around_it() -> N
     assert kernels == {10: [1], 12: [0], 50: [2], 52: [2]}
 
 
-def test_a_copy_that_also_converts_is_matched_by_the_direction_of_its_copy() -> None:
+def test_a_copy_that_also_converts_the_dtype_is_matched_by_its_direction() -> None:
     converted = Op("aten::copy_", 110, 20, kernel=(120, 5), children=[Op("aten::to", 112, 5, kernel=(130, 10))])
     trace = make_recording([("forward", 100, 200)], [converted])
     trace.device.kind[0], trace.device.name[0] = DeviceKind.MEMCPY, trace.strings.add("Memcpy HtoD (Pinned -> Device)")
@@ -220,7 +220,9 @@ def test_a_kernel_of_another_stream_explains_a_delay_of_at_most_25_us(begin_us: 
         (280, 300, NONE), (279, 300, 1),  # The previous kernel on the same stream explains a delay of up to 20 us.
     ],
 )  # fmt: skip
-def test_a_delay_after_the_launch_or_the_queue_is_no_wait_for_another_stream(before_us: int, begin_us: int, edge: int) -> None:
+def test_a_delay_explained_by_the_launch_or_the_queue_is_not_a_wait_for_another_stream(
+    before_us: int, begin_us: int, edge: int
+) -> None:
     """GIVEN a kernel of another stream that ends 1 us before a kernel starts WHEN the launch or the queue explains this start
     THEN the kernel did not wait for the other stream."""
     ops = [

@@ -176,7 +176,7 @@ def test_a_script_stops_after_three_steps_that_did_not_fit_on_the_gpu(
     assert "v100/net: no step ran out of memory here" in capfd.readouterr().err
 
 
-def test_a_batch_beyond_the_measured_ones_is_estimated_only_on_request(
+def test_a_batch_larger_than_all_measured_batches_is_estimated_only_on_request(
     pace_of: PaceOf, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(NotInLibrary):

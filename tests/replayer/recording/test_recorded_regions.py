@@ -141,7 +141,7 @@ def test_an_unrecorded_function_takes_the_recorded_function_with_the_most_simila
     assert found(regions, "8/0", ((16, 8),), COS, back=True) is None  # This backward pass has no forward pass.
 
 
-def test_a_function_with_other_input_sizes_takes_the_recorded_ops_rescaled() -> None:
+def test_a_function_with_other_input_sizes_takes_the_scaled_times_of_recorded_ops() -> None:
     regions = regions_of(("0/0", SIN, 16, 8), ("1/0", COS, 16, 8))
     for _ in range(2):
         assert found(regions, "0/0", ((32, 8),), SIN, "aten::mm") == "aten::sin (32, 8, 0)"
@@ -156,7 +156,7 @@ def test_a_function_with_other_input_sizes_takes_the_most_similar_recorded_call(
     assert found(regions, "0/0", ((20, 8),), SIN, "aten::mm") == "aten::sin (20, 8, 0)"
 
 
-def test_a_recorded_call_with_the_same_sizes_may_be_of_another_compilation_of_the_function() -> None:
+def test_a_recorded_call_of_another_compilation_matches_if_the_sizes_are_equal() -> None:
     """GIVEN two recorded compilations of a function WHEN the second one runs with the recorded sizes of the first THEN the
     replay takes the recorded call of the first. Another function with the same sizes has no effect."""
     regions = regions_of(("0/0", SIN, 16, 8), ("0/1", COS, 64, 8), ("1/0", TANH, 32, 8))

@@ -70,7 +70,7 @@ def test_estimates_use_the_tf32_settings_of_the_script() -> None:
     assert changed[0] < default[0] / 3 and changed[1] > 2 * default[1]
 
 
-def test_an_estimate_is_at_least_the_shortest_kernel_time_even_if_copies_are_shorter() -> None:
+def test_an_estimate_is_never_shorter_than_the_shortest_kernel() -> None:
     ops = [Op("aten::mm" if n % 2 else "aten::copy_", 10 * n, 5, kernel=(10 * n + 2, 2 if n % 2 else 1)) for n in range(200)]
     trace = recording_of([(StepKind.STEADY, [("forward", 0, 2_000)], ops)])
     trace.device.kind[trace.device.duration_ns == 1_000] = DeviceKind.MEMCPY

@@ -47,7 +47,7 @@ def test_kernels_of_a_replica_wait_only_for_kernels_of_the_same_replica() -> Non
 
 
 @pytest.mark.parametrize(("gpus", "indices"), [(0, [0, 1]), (1, [0]), (2, [0, 1])])
-def test_a_recording_of_two_gpus_can_be_replayed_on_up_to_two(gpus: int, indices: list[int]) -> None:
+def test_a_recording_of_two_gpus_can_be_replayed_on_one_or_two_gpus(gpus: int, indices: list[int]) -> None:
     trace = phase_recording({"forward": 10})
     trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
     recording = RecordedRun(trace)

@@ -77,7 +77,7 @@ def test_profiled_steps_are_replayed_in_their_recorded_order(kinds: str) -> None
     assert [recording.choice.training(number).row for number in range(1, 14)] == [7, 5, 6, 7, 5, 6, 7, 5, 6, 7, 5, 6, 7]
 
 
-def test_a_phase_grained_recording_replays_steps_before_the_script_profiled() -> None:
+def test_a_phase_grained_recording_replays_the_steps_before_the_scripts_own_profile() -> None:
     """GIVEN steps 2 and 3, a profile by the script in step 4, and then slower steps THEN the replay repeats steps 2 and 3."""
     trace = _recorded("1" * 7, "WWSSWAA")
     trace.grain = "phase"

@@ -52,7 +52,7 @@ def test_memory_allocated_and_freed_within_an_op_is_its_workspace() -> None:
     assert program(trace, "aten::cudnn_convolution") == ((), (7 * MIB, -7 * MIB))
 
 
-def test_a_workspace_is_found_under_another_name_of_the_op() -> None:
+def test_a_workspace_is_found_although_the_op_has_another_name() -> None:
     trace = conv_trace((20, 7 * MIB), (25, -7 * MIB), (30, 4 * MIB))
     assert program(trace, "aten::_convolution", (*SHAPES, (4,))) == ((7 * MIB, -7 * MIB),)
 

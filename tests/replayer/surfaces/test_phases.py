@@ -65,7 +65,7 @@ def test_the_first_op_recorded_by_autograd_after_a_backward_pass_is_reported() -
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_a_backward_pass_inside_another_one_belongs_to_its_phase(reentrant: bool) -> None:
+def test_a_nested_backward_pass_belongs_to_the_phase_of_the_outer_pass(reentrant: bool) -> None:
     gpu = use()
     model, x = _model(gpu)
     checkpoint(model, x.requires_grad_(), use_reentrant=reentrant).sum().backward()
@@ -96,7 +96,7 @@ def test_only_the_first_optimizer_ends_a_step() -> None:
     assert gpu.phases == [*OPTIMIZER, "step", *OPTIMIZER, *OPTIMIZER, "step"]
 
 
-def test_another_optimizer_ends_steps_after_the_first_one_is_deleted() -> None:
+def test_after_the_first_optimizer_is_deleted_another_optimizer_ends_the_steps() -> None:
     gpu = use()
     model, x = _model(gpu)
     first = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -134,7 +134,7 @@ def test_an_optimizer_that_calls_another_optimizer_ends_one_step() -> None:
     assert gpu.phases == [*ZERO_GRAD, *OPTIMIZER, "step"]
 
 
-def test_a_failed_optimizer_step_ends_its_phase_but_no_training_step() -> None:
+def test_a_failed_optimizer_step_ends_its_phase_but_not_the_training_step() -> None:
     gpu = use()
     model, _ = _model(gpu)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -79,7 +79,7 @@ def test_the_one_line_error_shows_the_error_of_the_worker_or_the_cause() -> None
         assert sys_excepthook.in_a_line(error) == "OSError: is killed by signal: Killed"
 
 
-def test_a_script_that_needs_triton_learns_how_to_install_it() -> None:
+def test_the_error_about_missing_triton_says_how_to_install_triton() -> None:
     missing = "ModuleNotFoundError('no module', name={!r})"
     assert _said_after("/home/me/train.py", "triton", missing).startswith("trace: this build of PyTorch has no Triton.")
     assert _said_after("/home/me/train.py", "tqdm", missing) == ""

@@ -29,7 +29,7 @@ def test_the_recorded_devices_are_available() -> None:
     assert torch.cuda.can_device_access_peer(0, 1)
 
 
-def test_current_device_follows_set_device_and_its_context_managers() -> None:
+def test_set_device_and_device_contexts_change_the_current_device() -> None:
     use(devices=3)
     torch.cuda.set_device("cuda:1")
     assert torch.cuda.current_device() == 1

@@ -42,7 +42,7 @@ def test_a_seed_set_before_cuda_is_initialised_is_used() -> None:
     assert torch.cuda.initial_seed() == 3
 
 
-def test_default_seed_is_that_of_pytorch() -> None:
+def test_the_default_seed_equals_that_of_pytorch() -> None:
     use()
     assert torch.cuda.initial_seed() == 67280421310721
 

@@ -196,7 +196,7 @@ def test_an_event_stays_on_the_device_where_it_was_first_recorded() -> None:
         event.record(cuda.current_stream(0))
 
 
-def test_an_external_stream_with_the_handle_of_a_stream_is_that_stream() -> None:
+def test_an_external_stream_with_a_known_handle_is_the_existing_stream() -> None:
     """GIVEN the handle of a virtual stream WHEN a library creates an external stream from it THEN both have the same queue."""
     use(devices=2)
     side = cuda.Stream(1, priority=-1)
@@ -301,7 +301,7 @@ def test_a_gradient_of_a_parameter_is_added_up_on_the_stream_of_its_first_use() 
     assert seen == [first]
 
 
-def test_a_backward_pass_on_the_stream_of_its_forward_pass_is_not_patched() -> None:
+def test_a_backward_pass_is_patched_only_if_it_runs_on_a_different_stream_than_its_forward_pass() -> None:
     gpu: Any = use()
     side = cuda.Stream()
     x = torch.rand(4, device="cuda", requires_grad=True)

@@ -124,7 +124,7 @@ def test_old_messages_of_a_channel_are_not_mistaken_for_new_ones() -> None:
             assert not first.posts([0]) and second.posts([0])[0].arrived_ns == (900 + 50) * MS
 
 
-def test_a_rank_later_than_the_timeout_ends_the_wait_of_the_others() -> None:
+def test_other_ranks_stop_waiting_if_a_rank_arrives_after_the_timeout() -> None:
     ranks = Ranks(2, timeout_s=2)
     assert ranks.run("barrier", [100.0, 2_100.0]) == [2_100.0] * 2
     late = r"rank 1 called barrier 2\.001 s after rank 0: Timed out waiting 2000ms for recv operation to complete"

@@ -129,7 +129,7 @@ class Tagged(torch.Tensor):
 
 
 @pytest.mark.parametrize("name", ["Tensor", "Parameter", "Tagged"])
-def test_a_script_assigns_the_class_of_a_tensor_of_either_device(name: str) -> None:
+def test_a_script_can_change_the_class_of_cpu_and_gpu_tensors(name: str) -> None:
     use()
     cls: Any = {"Tensor": torch.Tensor, "Parameter": torch.nn.Parameter, "Tagged": Tagged}[name]
     there = torch.ones(2, device="cuda")

@@ -244,7 +244,7 @@ def wrong_calls(n: int, device: str) -> list[Callable[[], Any]]:
     ]
 
 
-def test_a_wrong_call_has_the_error_of_torch_with_few_and_with_many_elements() -> None:
+def test_a_wrong_call_raises_the_torch_error_for_small_and_large_tensors() -> None:
     use()
 
     def errors(n: int, device: str) -> list[str]:

@@ -162,7 +162,7 @@ def conditions() -> dict[str, torch.Tensor]:
     return {"bound": drawn > 0, "equal": labels == labels.flip(0), **known}
 
 
-def test_all_and_any_of_two_conditions_follow_from_the_assumptions() -> None:
+def test_the_results_of_all_and_any_follow_from_the_assumed_conditions() -> None:
     """Each entry of a table is one pair of the four `conditions()`. "a" means that `all()` is True, and "A" that `any()` is
     True."""
     use()
@@ -223,7 +223,7 @@ def test_one_value_of_a_large_tensor_is_known_in_every_dtype_and_through_conjuga
         assert memory.tolist() == [1 - 2j, 3 - 4j][:count] and memory.conj().tolist() == [1 + 2j, 3 + 4j][:count]
 
 
-def test_a_copy_of_a_part_of_a_tensor_of_one_value_has_this_value() -> None:
+def test_a_partial_copy_of_a_constant_tensor_has_the_same_value() -> None:
     use()
     threes: Any = torch.full((1 << 16,), 3.0, device="cuda")
     assert threes[5:].clone().max().item() == 3.0

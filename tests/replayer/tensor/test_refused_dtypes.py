@@ -380,14 +380,14 @@ def test_half_precision_fourier_transforms_need_sizes_that_are_powers_of_two() -
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "int32", "bool", "complex64", "uint8"])
 @pytest.mark.parametrize("shape", [(), (2,), (2, 2), (0,), (0, 3), (2, 0)])
-def test_a_printed_tensor_looks_as_on_the_cpu_except_for_its_device(dtype: str, shape: tuple[int, ...]) -> None:
+def test_a_printed_gpu_tensor_differs_from_a_cpu_tensor_only_in_the_device(dtype: str, shape: tuple[int, ...]) -> None:
     use()
     host = torch.zeros(shape, dtype=getattr(torch, dtype))
     shown = repr(host.cuda()).replace("device='cuda:0', ", "").replace(", device='cuda:0'", "")
     assert " ".join(shown.split()) == " ".join(repr(host).split())
 
 
-def test_a_printed_dual_tensor_has_a_tangent_and_both_have_the_device() -> None:
+def test_a_printed_dual_tensor_shows_the_device_of_tensor_and_tangent() -> None:
     use()
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning), forward_ad.dual_level():
         shown = repr(forward_ad.make_dual(torch.zeros(1, device="cuda"), torch.zeros(1, device="cuda")))
@@ -734,7 +734,7 @@ def test_fused_optimizers_require_floats_and_fused_sgd_requires_a_momentum_if_it
         fused._fused_sgd_([x > 0], [x > 0], [], momentum=0.0, **options)
 
 
-def test_a_list_of_scalars_in_a_tensor_must_be_on_the_host() -> None:
+def test_a_tensor_used_as_a_list_of_scalars_must_be_on_the_host() -> None:
     use()
     listed, foreach = [torch.ones(3, device="cuda")], torch._foreach_addcmul
     assert foreach(listed, listed, listed, torch.ones(1))[0].shape == (3,)

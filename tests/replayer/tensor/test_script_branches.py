@@ -35,7 +35,7 @@ def test_conditions_with_unknown_values_are_decided_so_that_no_error_is_raised(l
     exec(lines, {"__name__": "__main__", "torch": torch, "a": a, "b": b, "m": m, "n": n})
 
 
-def test_conditions_that_lead_to_no_error_get_the_default_answer() -> None:
+def test_unknown_conditions_that_cause_no_error_get_the_default_answer() -> None:
     scope: dict[str, Any] = {"__name__": "__main__", "a": unknown(), "b": unknown(), "m": torch.randn(8, 8, device="cuda")}
     exec("found = 1 if a > b else 2\nwhile a > b: break\nelse: found += 10", scope)
     assert scope["found"] == 12

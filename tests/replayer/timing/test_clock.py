@@ -205,7 +205,7 @@ def _wait_with_timeouts(sleeper: threading.Thread) -> None:
 
 
 @pytest.mark.parametrize(("in_main_thread", "moves"), [(_compute, False), (_run_a_process, False), (_wait_with_timeouts, True)])
-def test_a_background_sleep_moves_the_recorded_clock_only_if_the_main_thread_waits_for_a_thread(
+def test_a_sleeping_background_thread_advances_the_recorded_clock_only_while_the_main_thread_waits(
     in_main_thread: Callable[[threading.Thread], None], moves: bool
 ) -> None:
     clock = RecordedClock()

@@ -58,7 +58,7 @@ def test_a_copy_that_was_recorded_takes_its_recorded_time() -> None:
 
 
 @pytest.mark.parametrize(("batch", "origin"), [(32, Origin.EXACT), (64, Origin.SCALED)])
-def test_a_copy_without_recorded_shapes_is_exact_if_its_size_is_the_recorded_one(batch: int, origin: Origin) -> None:
+def test_a_copy_without_recorded_shapes_matches_exactly_if_its_size_is_equal(batch: int, origin: Origin) -> None:
     trace = _trace(PAGEABLE)
     trace.host.shapes[:] = NONE
     _, found, _, size_bytes = _copied(trace, pinned=False, batch=batch)
@@ -95,7 +95,7 @@ def test_a_pinned_copy_never_gets_the_time_of_a_pageable_copy() -> None:
     assert SIZE_BYTES / took_us / 1e3 == pytest.approx(4.4, rel=0.01)
 
 
-def test_a_recorded_copy_of_another_kind_is_not_replayed_in_addition() -> None:
+def test_a_recorded_copy_of_a_different_kind_is_not_replayed_additionally() -> None:
     gpu, _, log = _started(_trace(PAGEABLE))
     gpu.launches.copy(_site(), "h2d", SIZE_BYTES, 0, True, pinned=True)
     gpu.launches.launch(MM, 0)

@@ -123,7 +123,7 @@ def test_gpus_are_busy_during_stages_and_between_them() -> None:
     assert round(busy_ms[1, "backward"], 6) == 498.8 and (1, "optimizer") not in busy_ms and (1, "scatter") not in busy_ms
 
 
-def test_a_replica_does_not_include_the_wait_for_a_replica_of_another_gpu() -> None:
+def test_the_time_of_a_replica_excludes_waits_for_replicas_on_other_gpus() -> None:
     """GIVEN two replicas of 100 ms on two GPUs, the second of which starts 50 ms after the end of the first THEN each replica
     takes 100 ms."""
     trace = load(find("p100x2-no-cudnn"))

@@ -133,7 +133,7 @@ def test_strict_mode_requires_exact_matches_for_ops_of_a_graph(shape: tuple[int,
 
 
 @pytest.mark.parametrize("within", [True, False])
-def test_a_captured_phase_counts_only_if_the_launch_is_outside_a_phase(within: bool) -> None:
+def test_a_captured_phase_counts_only_if_no_phase_is_open_at_the_graph_launch(within: bool) -> None:
     run = Graphs()
     steps = run.gpu.steps
 

@@ -101,7 +101,7 @@ def test_a_recorded_phase_without_gpu_work_is_skipped() -> None:
         assert [(recorded.name, visited) for recorded, visited in matcher.unvisited()] == [("loader", False), ("loss", False)]
 
 
-def test_an_op_that_no_recorded_phase_contains_does_not_skip_an_empty_phase() -> None:
+def test_an_op_outside_all_recorded_phases_does_not_skip_an_empty_phase() -> None:
     phases = [("forward", 0, 50), ("loader", 50, 60), ("forward", 60, 100)]
     recording = RecordedRun(make_recording(phases, [Op("aten::mm", 70, 5, kernel=(72, 9))]))
     matcher = StepMatcher(recording.choice.training(0), recording.keys, {})
@@ -127,7 +127,7 @@ def test_equal_shapes_in_another_phase_are_preferred_to_other_shapes_in_this_pha
         assert (match[1].kernels, match[1].of_other_phase) == ((1,), of_other_phase)
 
 
-def test_a_call_with_another_dtype_does_not_match() -> None:
+def test_a_call_with_a_different_dtype_does_not_match() -> None:
     recording = RecordedRun(make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
     segment = StepMatcher(recording.choice.training(0), recording.keys, {}).segment("forward")
     assert segment.match(OpSignature("aten::mm", ((4, 4),), ("float16",))) is None
@@ -309,7 +309,7 @@ def two_products() -> StepMatcher:
 MM, SUM, OTHER = signature("aten::mm", (4, 4)), signature("aten::sum", (4, 4)), signature("aten::erfinv", (4, 4))
 
 
-def test_a_predicted_phase_is_mostly_unmatched_until_half_of_its_time_is_matched() -> None:
+def test_a_predicted_phase_counts_as_unmatched_until_half_of_its_time_is_matched() -> None:
     segment = two_products().segment("backward")
     assert segment.recorded is not None
     assert not segment.mostly_unmatched

@@ -191,7 +191,7 @@ def test_a_phase_that_was_empty_in_earlier_steps_can_contain_calls_later() -> No
     assert scripts[0].outcome() == scripts[1].outcome()
 
 
-def test_a_full_launch_queue_delays_a_batch_of_calls_like_single_calls() -> None:
+def test_a_full_launch_queue_delays_batched_calls_as_much_as_single_calls() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 9_000)) for i in range(50)]
     scripts = [Script(make_recording([("forward", 0, 900)], ops), at_once=at_once) for at_once in (True, False)]
     for script in scripts:

@@ -42,7 +42,7 @@ def step(stage: Stage, calls: int, name: str = "aten::mm", settle: bool = False)
 
 @pytest.mark.parametrize("calls", [3, 13])
 @pytest.mark.parametrize("settle", [False, True])
-def test_a_script_with_fewer_or_more_of_the_same_ops_is_a_different_program(calls: int, settle: bool) -> None:
+def test_a_script_that_calls_an_op_more_or_less_often_is_a_different_program(calls: int, settle: bool) -> None:
     """After its first forward pass, the script takes no time for recorded ops that it did not call."""
     stage = recorded()
     step(stage, calls, settle=settle)
@@ -85,7 +85,7 @@ def test_gpu_work_estimated_at_the_end_of_a_phase_belongs_to_its_op() -> None:
     assert names == ["aten::tanh"] * 4
 
 
-def test_a_forward_pass_with_only_other_op_names_is_a_different_program() -> None:
+def test_a_forward_pass_in_which_every_op_name_differs_is_a_different_program() -> None:
     stage = recorded()
     for _ in range(2):
         step(stage, 10, "aten::matmul_of_another_release")
@@ -123,7 +123,7 @@ def test_unmatched_kernels_are_not_replayed_if_a_phase_has_fewer_ops() -> None:
     assert stage.simulator.stats.charged_ns[Origin.PHASE] == 0
 
 
-def test_a_script_is_recognized_as_recorded_after_other_steps() -> None:
+def test_the_recorded_script_is_recognized_again_after_a_different_step() -> None:
     stage = recorded()
     for calls in (10, 3, 10):
         before_ns = stage.simulator.stats.charged_ns[Origin.PHASE]

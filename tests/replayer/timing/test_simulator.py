@@ -415,7 +415,7 @@ def test_a_wait_during_a_phase_without_kernels_is_not_replayed_twice() -> None:
 
 
 @pytest.mark.parametrize("after", ["backward", "optimizer"])
-def test_a_wait_after_a_phase_belongs_to_the_next_phase_as_recorded(after: str) -> None:
+def test_a_script_waits_in_the_phase_in_which_the_recording_waited(after: str) -> None:
     """GIVEN a recorded wait in the phase after `after` WHEN the script waits in this phase THEN the step takes exactly this
     wait."""
     lengths_ms = {"zero_grad": 10, "forward": 100, "backward": 50, "optimizer": 40}
@@ -497,7 +497,7 @@ def test_unrecorded_ops_keep_their_order_if_the_clock_does_not_advance(flows: bo
 
 @pytest.mark.parametrize(("ahead_ms", "until_ms"), [(19, []), (21, [6])])
 @pytest.mark.parametrize("name", ["aten::mm", "aten::erfinv"])
-def test_a_host_more_than_20_ms_ahead_waits_until_it_is_15_ms_ahead(name: str, ahead_ms: int, until_ms: list[int]) -> None:
+def test_a_host_that_is_over_20_ms_ahead_waits_until_its_lead_is_15_ms(name: str, ahead_ms: int, until_ms: list[int]) -> None:
     stage = Stage(make_recording([("forward", 0, 50)], [Op("aten::mm", 0, 5, kernel=(8, 10))] * (1 + (name == "aten::mm"))))
     stage.op("aten::mm")
     begun_ns = stage.clock.now_ns()

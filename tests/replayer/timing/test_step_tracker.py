@@ -178,7 +178,7 @@ def test_unrecorded_evaluation_steps_take_training_times_up_to_the_loss(grain: s
     assert stage.simulator.stats.uncharged_ns == 0
 
 
-def test_an_evaluation_step_takes_no_time_for_forward_passes_that_it_does_not_make() -> None:
+def test_an_evaluation_step_takes_no_time_for_missing_forward_passes() -> None:
     # GIVEN a recording that accumulates the gradients of two batches in each step
     twice = [("forward", 0, 100), ("backward", 100, 200), ("forward", 200, 300), ("backward", 300, 400)]
     phases = [*twice, ("optimizer", 400, 450)]
@@ -378,7 +378,7 @@ def test_loaders_and_modules_in_other_threads_do_not_end_a_step() -> None:
     assert kinds(stage) == "EE"
 
 
-def test_a_module_called_in_a_backward_pass_or_a_loader_does_not_end_a_step() -> None:
+def test_module_calls_in_a_backward_pass_or_a_data_loader_end_no_step() -> None:
     stage = Stage(recording_of([TRAIN]))
     for phase in ("backward", "optimizer", "loader"):
         stage.simulator.tracker.enter(stage.thread, phase)
@@ -403,7 +403,7 @@ def test_a_training_step_can_launch_a_graph_captured_without_gradients(of_graph:
     assert stage.log.device[-1]["duration_ns"] == took_us * US
 
 
-def test_a_step_is_evaluation_if_only_recorded_evaluation_launches_its_graph() -> None:
+def test_a_step_is_an_evaluation_step_if_only_recorded_evaluation_steps_launch_its_graph() -> None:
     """GIVEN a recorded evaluation that launches a CUDA graph WHEN the script launches the graph while gradients are enabled
     THEN the step takes the times of the evaluation."""
     evaluation = [Op("cudaGraphLaunch", 70, 10, kernel=(75, 20), shapes=())]
@@ -487,7 +487,7 @@ def test_a_step_takes_the_times_of_the_recorded_step_with_the_same_shapes(first_
     assert charged[Origin.SCALED] > 0
 
 
-def test_a_step_with_a_phase_takes_the_recorded_step_that_has_this_phase() -> None:
+def test_a_step_replays_a_recorded_step_that_has_the_same_phases() -> None:
     """GIVEN two recorded steps, of which only the second clears gradients WHEN each step of the script clears gradients THEN
     all steps take the second recorded step. No op is estimated."""
     filling = [*TRAIN_PHASES[1:3], ("zero_grad", 200, 220), ("backward", 220, 400), TRAIN_PHASES[-1]]
@@ -711,7 +711,7 @@ def test_a_script_without_gpu_work_takes_no_recorded_gpu_time() -> None:
     assert not any(stage.simulator.stats.charged_ns.values())
 
 
-def test_a_different_model_takes_no_recorded_phase_times_but_estimates() -> None:
+def test_a_different_model_gets_estimated_times_instead_of_recorded_phase_times() -> None:
     """GIVEN a recording of phases that contains the size of its model WHEN the script trains another model THEN all times are
     estimated."""
     trace = phase_grained(recording_of([TRAIN, TRAIN]))

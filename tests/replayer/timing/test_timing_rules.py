@@ -48,7 +48,7 @@ def test_a_phase_never_takes_more_than_its_recorded_host_time(calls: list[list[i
         (1_000, 60, 1_010, 5_000, 5_000),  # The launch queue is full until 5 000 ns.
     ],
 )
-def test_a_call_starts_no_earlier_than_recorded_or_called_and_needs_room_in_the_queue(
+def test_a_call_starts_after_its_recorded_time_and_when_the_queue_has_room(
     host_ns: int, advance_ns: int, called_ns: int, room_ns: int, expected: int
 ) -> None:
     assert call_start(host_ns, advance_ns, called_ns, room_ns) == expected

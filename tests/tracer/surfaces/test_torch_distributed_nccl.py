@@ -146,7 +146,7 @@ def test_point_to_point_operations_are_recorded_with_their_total_bytes(
         ("all_gather_object", "", "", NONE),  # the inner call is a barrier, which has no input
     ],
 )
-def test_a_collective_inside_another_counts_only_if_the_outer_one_has_no_input(
+def test_a_nested_collective_counts_only_if_the_outer_collective_has_no_input(
     name: str, given: str, inner: str, size_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def call_another(wrappers: Any) -> None:

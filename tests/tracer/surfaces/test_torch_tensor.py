@@ -159,7 +159,7 @@ def test_reading_a_complex_scalar_is_not_recorded(on_gpu: Script) -> None:
 
 
 @pytest.mark.parametrize("read", ["tolist", "cpu"])
-def test_a_whole_tensor_copied_to_the_host_is_one_read(on_gpu: Script, read: str) -> None:
+def test_copying_a_whole_tensor_to_the_host_counts_as_one_read(on_gpu: Script, read: str) -> None:
     getattr(on_gpu.tensor([1.0, 2.0]), read)()
     assert on_gpu.recorder.reads == [("aten::copy_", "float32", [1.0, 2.0])]
 
@@ -189,7 +189,7 @@ def test_printing_a_tensor_copies_it_to_the_host_unless_it_exceeds_the_limit(
     assert copied == [READ_LIMIT]
 
 
-def test_a_printed_tensor_is_one_read(on_gpu: Script) -> None:
+def test_printing_a_tensor_counts_as_one_read(on_gpu: Script) -> None:
     assert repr(on_gpu.tensor([1.0, 2.0])) == "tensor([1.0, 2.0])"
     assert repr(on_gpu.tensor([1.0, 2.0], "cpu")) == "tensor([1.0, 2.0])"
     assert on_gpu.recorder.reads == [("aten::copy_", "float32", [1.0, 2.0])]
@@ -241,7 +241,7 @@ def test_calling_cuda_copies_the_tensor_unless_it_is_on_the_gpu(on_gpu: Script) 
     assert on_gpu.recorder.phases == UPLOAD
 
 
-def test_comparing_gpu_tensors_with_equal_is_one_read_of_a_boolean(on_gpu: Script) -> None:
+def test_torch_equal_of_gpu_tensors_counts_as_one_read_of_a_boolean(on_gpu: Script) -> None:
     assert on_gpu.torch.equal(on_gpu.tensor([1.0]), on_gpu.tensor([1.0])) is True
     on_gpu.torch.equal(on_gpu.tensor([1.0], "cpu"), on_gpu.tensor([1.0], "cpu"))
     assert on_gpu.recorder.reads == [("aten::equal", "bool", [1.0])]

@@ -89,7 +89,7 @@ def test_importing_a_missing_trigger_module_raises_the_usual_error(folder: Path)
 
 
 @pytest.mark.parametrize("gone", ["trigger", "handshake"])
-def test_a_process_that_outlives_the_session_runs_as_usual(folder: Path, gone: str) -> None:
+def test_a_process_that_continues_after_the_session_ended_runs_normally(folder: Path, gone: str) -> None:
     (folder / gone).rename(folder / "gone")
     done = run(folder, "import colorsys; print('script')")
     assert (done.stdout, done.stderr, done.returncode) == ("script\n", "", 0)

@@ -41,7 +41,7 @@ def test_profiled_steps_with_the_same_ops_all_get_the_median_time() -> None:
     assert [clean_phases(trace, step)["forward"] for step in range(1, 5)] == pytest.approx([1000, 1000, 1000, 2000])
 
 
-def test_a_gap_lengthened_by_an_interruption_is_shortened_as_in_other_steps() -> None:
+def test_a_gap_lengthened_by_an_interruption_gets_its_length_from_other_steps() -> None:
     """GIVEN phases of 1000 ns with an op after 200 ns WHEN the third phase is interrupted for 9000 ns before its op THEN all
     ops begin after 200 ns."""
     trace = recorded([(StepKind.PROFILED, [("forward", took_ns)]) for took_ns in (1000, 1000, 10_000)])
@@ -158,7 +158,7 @@ def test_long_profiled_phases_keep_their_times_if_unprofiled_phases_are_equally_
 
 
 @pytest.mark.parametrize(("profiled", "forward", "loss"), [(10_000, 1000, 100), (10_100, 1000 * 11 / 111, 10_100 * 11 / 111)])
-def test_a_phase_is_compared_alone_if_at_least_a_hundredth_of_it_was_recorded(
+def test_a_phase_is_compared_separately_if_at_least_a_hundredth_of_it_was_recorded(
     profiled: int, forward: float, loss: float
 ) -> None:
     """GIVEN clean steps with a loss phase of 100 ns WHEN the loss of a profiled step takes more than 10 000 ns THEN loss and

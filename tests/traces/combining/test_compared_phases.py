@@ -97,7 +97,7 @@ def test_a_short_wait_in_a_launch_call_may_be_a_coincidence(call: str, wait_us: 
         ([("forward", 100)], [("other", 150), ("backward", 50)], {"other": 0.5, "backward": 0.5}),  # whole steps are compared
     ],
 )
-def test_a_phase_that_occurs_only_in_the_profile_is_added_to_the_previous_phase(
+def test_a_phase_that_only_the_profile_contains_is_added_to_the_previous_phase(
     clean: list[tuple[str, int]], profiled: list[tuple[str, int]], scale: dict[str, float]
 ) -> None:
     trace = recorded([(StepKind.STEADY, clean), (StepKind.STEADY, clean), (StepKind.PROFILED, profiled)])
@@ -137,7 +137,7 @@ def test_no_steps_are_compared_if_all_ran_with_the_profiler_or_all_without(kind:
     assert compared(recorded([(kind, UPDATE)] * 4)) == []
 
 
-def test_clean_steps_are_compared_with_the_last_profile_before_them_if_profiles_ran_other_ops() -> None:
+def test_clean_steps_are_compared_with_the_last_earlier_profile_if_profiles_ran_different_ops() -> None:
     """GIVEN two profiles of three steps, of which only the second contains a certain op WHEN eight clean steps run before the
     second profile THEN the first profile is compared with five of these clean steps. The last three clean steps are left
     out."""

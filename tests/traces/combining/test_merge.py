@@ -399,7 +399,7 @@ def test_a_profiled_forward_pass_is_compared_with_the_phase_that_the_recorder_re
     assert scale == pytest.approx(dict.fromkeys(("other", "zero_grad", "forward", "backward"), 0.5))
 
 
-def test_a_phase_is_compared_alone_if_it_does_not_contain_the_missing_time() -> None:
+def test_a_phase_is_compared_separately_if_it_does_not_contain_the_missing_time() -> None:
     """GIVEN a recorder that missed 450 ns of the forward pass WHEN `h2d` is only 400 ns longer in the recording than in the
     profile THEN `h2d` is compared alone. The phase `h2d` takes 680 ns in clean steps and 960 ns in the profile."""
     shares = {"h2d": 0.85, "zero_grad": 0.0375, "forward": 0.0125, "backward": 0.1}
@@ -408,7 +408,7 @@ def test_a_phase_is_compared_alone_if_it_does_not_contain_the_missing_time() -> 
     assert with_profile(recording, profile, [1]).run_of(0).host_scale["h2d"] == pytest.approx(680 / 960)
 
 
-def test_a_profiled_evaluation_does_not_decide_whether_phases_of_training_begin_at_the_same_place() -> None:
+def test_evaluation_steps_do_not_affect_which_training_phases_are_scaled_together() -> None:
     """GIVEN a long evaluation step with the same phases in recording and profile WHEN the forward pass of a training step
     begins earlier in the profile THEN the phases of the training step are scaled together."""
     kinds = [StepKind.STEADY, StepKind.PROFILED, StepKind.EVALUATION]

@@ -170,7 +170,7 @@ def test_two_phases_with_the_same_name_get_separate_scale_factors() -> None:
     assert CleanPace(trace, 0, NO_WAITS).scale.tolist() == pytest.approx([1, 1, 1] * 3 + [0.5, 1, 0.25] * 3 + [0.4, 1])
 
 
-def test_backward_passes_in_a_row_are_compared_with_the_one_that_the_recorder_sees() -> None:
+def test_consecutive_backward_passes_are_compared_with_the_single_recorded_pass() -> None:
     """GIVEN a step that computes two gradients in a row, and then trains WHEN only the profile shows ops between the gradients
     THEN these ops and the gradients have one common factor. This factor is 400 / (500 + 100 + 200), and the factor of the later
     backward pass is 100 / 400."""

@@ -90,7 +90,7 @@ def between(first: Trace, second: Trace) -> Changes:
         (("Cijk",) * 19, "aten::abs", Sameness.SAME_PROGRAM),
     ],
 )
-def test_different_ops_outside_a_cuda_graph_show_a_different_program_only_with_comparable_kernels(
+def test_different_ops_outside_a_cuda_graph_prove_a_different_program_only_if_kernels_are_comparable(
     graph: tuple[str, ...], other_op: str, sameness: Sameness
 ) -> None:
     """GIVEN a CUDA graph of 19 kernels and one op outside the graph WHEN the op differs THEN the programs differ only if enough
@@ -146,7 +146,7 @@ def test_achieved_rates_count_the_same_calls_for_old_and_new_pytorch_releases() 
         assert (row.op, row.calls, row.device_ns) == ("convolution_backward", 2, 40_000)
 
 
-def test_an_op_that_another_release_splits_into_two_is_not_new() -> None:
+def test_an_op_is_not_called_new_if_another_release_splits_it_into_two() -> None:
     before = recording(("aten::linear", ("aten::addmm", "sgemm_bias")), ("aten::relu", "relu"))
     now = recording(("aten::linear", ("aten::mm", "sgemm"), ("aten::add_", "add")), ("aten::relu", "relu"))
     found = between(before, now)
@@ -193,7 +193,7 @@ def test_fused_kernels_replace_the_ops_in_their_names() -> None:
 
 
 @pytest.mark.parametrize("phases", ["forward backward", "backward"])
-def test_a_fused_kernel_replaces_ops_of_its_own_phase_or_else_of_another(phases: str) -> None:
+def test_a_fused_kernel_replaces_ops_of_its_own_phase_if_there_are_any(phases: str) -> None:
     """GIVEN a fused kernel in the forward pass of the second trace THEN it replaces the addition in the forward pass of the
     first trace. WHEN only the backward pass has an addition THEN the fused kernel replaces this addition."""
     begins_us = {"forward": 35, "backward": 65}
@@ -409,7 +409,7 @@ def linears(direct: int) -> Trace:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(0, 1), (1, 0), (2, 1), (0, 6)])
-def test_a_kernel_without_its_inner_op_does_not_make_the_other_kernels_ops_new(ours: int, theirs: int) -> None:
+def test_missing_inner_ops_do_not_make_the_ops_of_other_kernels_new(ours: int, theirs: int) -> None:
     """GIVEN two traces WHEN one of them lacks the inner ops of some layers THEN all kernels count as work of the outer op in
     both traces."""
     first, second = linears(ours), linears(theirs)

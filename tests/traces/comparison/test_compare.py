@@ -147,7 +147,7 @@ def test_step_times_exclude_data_loading_unless_recorded_waits_were_replayed() -
         ([4], _NOISY_US, "NOT JUDGED: step time differs by +5.3 %, GPU time by 0.0 %, but step time varies by ±7.2 %"),
     ],
 )
-def test_a_difference_that_is_not_larger_than_the_noise_of_one_trace_is_not_judged(
+def test_a_difference_within_the_noise_of_either_trace_is_not_judged(
     first: Sequence[int], second: Sequence[int], verdict: str
 ) -> None:
     """GIVEN a trace with steps of 100 to 130 us THEN its noise is 7.2 % of the median. The noise is half of the range between

@@ -69,7 +69,7 @@ def test_inductor_kernels_that_differ_only_in_number_are_counterparts() -> None:
     assert (found.second[place], found.change[place]) == (1, KernelChange.SAME)
 
 
-def test_a_kernel_in_only_one_trace_is_gone_or_new() -> None:
+def test_a_kernel_in_only_one_trace_is_listed_as_gone_or_new() -> None:
     whole, less = training(steps=2), without(training(steps=2), 1)
     gone, new = found_in(whole, less), found_in(less, whole)
     assert [(int(k), int(r)) for k, r in zip(gone.change, gone.first, strict=True) if k] == [(KernelChange.GONE, 1)]

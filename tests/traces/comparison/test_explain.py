@@ -319,7 +319,7 @@ def test_explain_names_the_gpu_work_of_phases_if_the_gpu_limits_both_traces() ->
     ("after_ms", "wait_ms", "said"),
     [(110, 5, "5.0 ms longer"), (110, 4.9, ""), (110, -20, ""), (90, -5, "5.0 ms shorter"), (90, -4.9, ""), (90, 20, "")],
 )
-def test_a_wait_explains_a_phase_if_it_is_at_least_half_of_the_difference(after_ms: int, wait_ms: float, said: str) -> None:
+def test_a_wait_explains_a_phase_if_it_makes_up_half_of_the_difference(after_ms: int, wait_ms: float, said: str) -> None:
     """GIVEN a phase that waits 30 of 100 ms for the GPU in A WHEN the change of the wait is at least half of the change of the
     phase THEN the wait explains the phase."""
     comparison = compare(training(3), training(3))

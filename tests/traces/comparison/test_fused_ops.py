@@ -100,7 +100,7 @@ def test_an_op_that_compilation_removes_is_listed_once(kernel: str, said: str) -
 
 
 @pytest.mark.parametrize("is_eager_first", [True, False])
-def test_an_unfused_op_of_the_compiled_trace_alone_stays_in_the_changes(is_eager_first: bool) -> None:
+def test_an_unfused_op_that_only_the_compiled_trace_contains_is_listed_as_a_change(is_eager_first: bool) -> None:
     """GIVEN a compiled trace that also copies its inputs THEN the list of changes contains the copy, but no fused op."""
     eager = running(("mul", 30), ("add", 5))
     compiled = running(("mul", 30), ("triton_poi_fused_add_0", 3), ("_foreach_copy_", 16))
@@ -111,7 +111,7 @@ def test_an_unfused_op_of_the_compiled_trace_alone_stays_in_the_changes(is_eager
         assert changes.replaced == []
 
 
-def test_an_op_that_launches_fewer_kernels_is_not_gone() -> None:
+def test_an_op_that_launches_fewer_kernels_is_not_listed_as_gone() -> None:
     """GIVEN an attention op that launches a second small kernel only in the eager trace THEN no fused kernel replaces the
     op."""
 

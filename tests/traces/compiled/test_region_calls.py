@@ -104,7 +104,7 @@ def test_a_nested_compiled_region_is_a_separate_call_without_surrounding_eager_o
     assert [call.graph for call in region_calls(trace)] == ["fa", "fb"]
 
 
-def test_a_function_without_anything_to_compile_is_not_a_region() -> None:
+def test_a_function_with_nothing_to_compile_is_not_a_compiled_region() -> None:
     """GIVEN two functions that Dynamo traced WHEN only the second function launches a kernel THEN only the second function is a
     region."""
     events = Events()

@@ -446,7 +446,7 @@ def test_a_gpu_falls_behind_if_its_lag_grows_in_three_of_four_steps(completed: l
 
 
 @pytest.mark.parametrize(("host_ms", "falls_behind_us"), [(9.9, 0), (9.899, 101)])
-def test_a_gpu_falls_behind_by_more_than_a_hundredth_of_the_step(host_ms: float, falls_behind_us: int) -> None:
+def test_a_gpu_falls_behind_if_it_needs_over_one_percent_longer_than_the_host(host_ms: float, falls_behind_us: int) -> None:
     """GIVEN steps of 10 ms on the GPU WHEN a step is shorter on the host by more than 0.1 ms THEN the GPU falls behind."""
     work = [Work(host_ms * step + 1, 10 * step + 1, 10 * step + 11) for step in range(5)]
     of = pace(a_trace([(host_ms * step, host_ms * (step + 1)) for step in range(5)], work))
@@ -511,7 +511,7 @@ def test_a_gpu_with_only_a_kernel_of_zero_duration_is_idle() -> None:
     assert {device: windows.total_ns for device, windows in found.items()} == {0: 10 * MS}
 
 
-def test_a_phase_without_gpu_times_gets_the_gpu_end_of_the_previous_phase() -> None:
+def test_a_phase_without_gpu_times_gets_the_gpu_end_time_of_the_previous_phase() -> None:
     """GIVEN a phase without GPU times THEN the GPU becomes free when the previous phase of the same rank has ended."""
     trace = a_trace([(0, 10), (0, 10)], ranks=[0, 1], devices=(0, 1))
     # Each row: the step, the host start, the GPU start, the GPU end, and the time at which the GPU becomes free.

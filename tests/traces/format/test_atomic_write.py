@@ -22,7 +22,7 @@ def test_a_new_file_appears_when_it_is_complete(tmp_path: Path) -> None:
         assert path.read_bytes() == content and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_temporary_file(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"old")
     with pytest.raises(ZeroDivisionError), atomic_write(path) as file:

@@ -94,7 +94,7 @@ TOLD: dict[str, Any] = {
 WAIT: dict[str, Any] = {"Collective name": "wait", "In msg nelems": 0, "dtype": "Byte"}
 
 
-def test_a_collective_without_a_range_of_its_backend_is_found_if_it_launched_kernels() -> None:
+def test_a_profiler_range_without_a_backend_name_is_a_collective_if_it_launched_kernels() -> None:
     """GIVEN a profile of torch 2.15 WHEN the range of an NCCL collective does not name the backend THEN the kernels of the
     range show that it is a collective."""
     gathers: dict[str, Any] = TOLD | {"Collective name": "allGatherSingleImpl"}

@@ -354,7 +354,7 @@ def test_ops_that_create_a_batch_do_not_form_a_phase() -> None:
     assert phases_of(*failed, *copying, *forward) == [("other", 8), ("forward", 100)]
 
 
-def test_a_copy_that_seems_to_end_after_the_next_launch_begins_ends_before_the_launch() -> None:
+def test_a_copy_that_overlaps_the_next_launch_through_rounding_ends_before_the_launch() -> None:
     """GIVEN a copy from 20 to 29 us WHEN a graph launch begins at 28 us, because times are rounded THEN the copy ends before
     the launch."""
     copy = {**kernel(1, 24, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pageable -> Device)"}
@@ -381,7 +381,7 @@ def test_record_stream_on_a_batch_does_not_start_a_forward_pass() -> None:
     assert phases_of(op("aten::record_stream", 10, 2), load, op("aten::mm", 40, 5)) == [("loader", 30), ("forward", 100)]
 
 
-def test_a_view_does_not_start_a_forward_pass() -> None:
+def test_creating_a_view_of_a_tensor_does_not_start_a_forward_pass() -> None:
     """GIVEN views after a batch THEN the forward pass begins with the first op that is not a view. An op inside a reshape also
     begins the forward pass."""
     load = op("enumerate(DataLoader)#_Iter.__next__", 20, 10, cat="user_annotation")
@@ -854,7 +854,7 @@ def test_a_step_mark_around_several_optimizer_steps_is_divided_into_steps(tmp_pa
     assert read_kineto(tmp_path / "ours.json", marks_are_steps=True).steps.number.tolist() == [4]
 
 
-def test_an_outer_step_mark_is_not_a_step_if_it_contains_other_step_marks() -> None:
+def test_a_step_mark_that_contains_other_step_marks_is_not_a_step() -> None:
     """GIVEN two steps of 100 us in a mark of 205 us, as an outer profiler writes it THEN only the inner marks are steps. The
     two marks of step 5 are one step."""
     marks = [op(f"ProfilerStep#{n}", start, length, cat="user_annotation") for n, start, length in

@@ -71,7 +71,7 @@ def test_a_kernel_that_overlaps_six_later_kernels_is_ignored() -> None:
     [(H100, {}), (A100, {"impossible-overlap": 1}), (MI300, {"impossible-overlap": 1})],
     ids=["programmatic dependent launch", "A100", "MI300"],
 )
-def test_a_kernel_may_start_before_its_predecessor_ends_only_on_hopper(gpu: Event, problems: dict[str, int]) -> None:
+def test_only_on_hopper_a_kernel_may_start_before_its_predecessor_ends(gpu: Event, problems: dict[str, int]) -> None:
     trace = imported(call(1, 0), call(2, 2), kernel(10, 20, 1), kernel(25, 20, 2), gpu=gpu)
     assert trace.problems == problems
     assert busy_us(trace) == 35
@@ -284,7 +284,7 @@ def test_the_json_of_another_program_is_rejected_in_one_line(data: bytes) -> Non
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_of_another_program_is_rejected_with_its_categories() -> None:
+def test_a_file_of_another_program_is_rejected_and_its_categories_are_named() -> None:
     """The error names only categories that are text."""
     made = [span("x", 10 * at, 5) | {"cat": category} for at, category in enumerate(["mine", 5, "", "also mine"])]
     with pytest.raises(TraceImportError, match=r"\(categories: also mine, mine\)"):

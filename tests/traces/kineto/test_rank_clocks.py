@@ -55,7 +55,7 @@ def test_ranks_on_machines_with_different_clocks_get_one_clock(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("second", "moved"), [(1, True), (2, False)])
-def test_a_difference_of_a_step_is_a_difference_of_clocks_only_in_the_same_steps(
+def test_clocks_of_ranks_can_differ_by_a_whole_step_only_if_the_step_numbers_agree(
     tmp_path: Path, second: int, moved: bool
 ) -> None:
     """GIVEN two ranks with steps of 10 ms WHEN the all-reduces of the second rank end 12 ms later THEN the clocks differ only

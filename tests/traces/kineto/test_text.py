@@ -393,7 +393,7 @@ def test_a_python_frame_without_an_end_lasts_as_long_as_the_enclosing_frame() ->
 
 
 @pytest.mark.parametrize(("starts_us", "owner"), [(2, "aten::addmm"), (14, "aten::linear"), (19, None)])
-def test_a_call_that_ends_a_little_after_its_op_is_a_call_of_the_op(starts_us: float, owner: str | None) -> None:
+def test_a_call_that_ends_shortly_after_its_op_belongs_to_the_op(starts_us: float, owner: str | None) -> None:
     """GIVEN a launch that ends 2 us after its op, because the clock of CUDA differs from the host's THEN the op made the
     launch. WHEN less than half of the launch is inside an op THEN the op did not make the launch."""
     linear, addmm = op("aten::linear", 0, 20), op("aten::addmm", 1, 15)

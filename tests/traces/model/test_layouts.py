@@ -28,7 +28,7 @@ def test_the_layout_of_image_tensors_agrees_with_torch(shape: list[int]) -> None
     assert layout_of(other) == ("other" if alike else "channels_last")
 
 
-def test_an_op_has_the_layout_channels_last_if_one_operand_has_it() -> None:
+def test_an_op_result_is_channels_last_if_one_operand_is_channels_last() -> None:
     weight = torch.empty(8, 4, 3, 3)
     assert layout_of(weight, torch.empty(2, 4, 5, 5).to(memory_format=torch.channels_last)) == "channels_last"
     assert layout_of(torch.empty(3, 4)) == layout_of() == ""

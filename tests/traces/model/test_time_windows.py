@@ -25,7 +25,7 @@ def laid_out(lists: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int, in
 
 
 @given(st.dictionaries(st.integers(0, 2), lengths, max_size=3), st.randoms(use_true_random=False))
-def test_a_search_finds_the_owners_time_window_that_contains_a_time(
+def test_a_search_finds_which_time_window_of_an_owner_contains_a_time(
     lists: dict[int, list[tuple[int, int]]], random: Random
 ) -> None:
     # GIVEN windows of several owners in random order

@@ -83,7 +83,7 @@ def test_a_trace_counts_as_a_replay_only_of_the_recording_that_it_replayed() -> 
     assert none.fingerprint == ""
 
 
-def test_a_replay_of_measured_step_times_counts_as_a_replay_of_them() -> None:
+def test_a_replay_of_measured_step_times_counts_as_a_replay_of_the_measurements() -> None:
     """GIVEN a replay that began without step times WHEN the library provides step times THEN the replay counts as a replay of
     these times."""
     gpu = Gpu("a100", "NVIDIA A100-SXM4-40GB", 40 << 30)

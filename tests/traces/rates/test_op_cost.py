@@ -61,7 +61,7 @@ def test_flops_of_attention_are_two_matrix_products_forward_and_five_backward() 
     ("dtype", "size"),
     [("float64", 8), ("float8_e4m3fn", 1), ("int8", 1), ("uint4", 1), ("bool", 1), ("complex128", 16), ("unknown", 4)],
 )
-def test_an_element_has_at_least_one_byte(dtype: str, size: int) -> None:
+def test_every_tensor_element_has_at_least_one_byte(dtype: str, size: int) -> None:
     assert itemsize(dtype) == size
 
 

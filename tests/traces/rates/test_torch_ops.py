@@ -51,7 +51,7 @@ def test_a_reduction_reads_its_input_and_writes_almost_nothing() -> None:
 
 
 @pytest.mark.parametrize("op", "eq ne lt le gt ge logical_and logical_or logical_xor isin".split())
-def test_a_comparison_of_two_tensors_writes_the_bytes_of_torchs_result(op: str) -> None:
+def test_comparing_two_tensors_writes_as_many_bytes_as_the_result_has(op: str) -> None:
     other = DATA + 1
     assert moved(op, DATA, other) == DATA.nbytes + other.nbytes + getattr(torch, op)(DATA, other).nbytes
 

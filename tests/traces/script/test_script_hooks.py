@@ -291,7 +291,7 @@ def test_calling_a_compiled_function_is_reported_once_as_the_outermost_module_ca
     assert listener.seen == [("module", True), "returned"]
 
 
-def test_a_call_of_a_compiled_function_is_reported_if_nothing_inside_it_is() -> None:
+def test_a_compiled_function_call_is_reported_if_no_call_inside_it_is_reported() -> None:
     """GIVEN compiled functions that compute a loss, run a backward pass, update weights or call a module THEN a function is
     reported only if nothing inside is reported."""
     weight = torch.nn.Parameter(torch.ones(2))

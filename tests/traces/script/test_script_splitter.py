@@ -282,7 +282,7 @@ def test_the_training_thread_is_unknown_until_a_module_is_called() -> None:
     assert run.splitter.thread == "main"
 
 
-def test_a_backward_pass_inside_another_one_does_not_begin_a_step() -> None:
+def test_a_nested_backward_pass_begins_no_step() -> None:
     """GIVEN a training loop without modules WHEN each backward pass starts another one in autograd's thread THEN only the outer
     backward passes end steps."""
     run = Script(optimizer=False)

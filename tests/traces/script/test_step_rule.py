@@ -306,7 +306,7 @@ def test_samples_generated_at_the_end_of_a_script_are_one_evaluation_step(is_met
 
 
 @pytest.mark.parametrize("copies", [False, True])
-def test_batches_of_validation_are_no_batches_of_the_next_training_step(copies: bool) -> None:
+def test_validation_batches_do_not_belong_to_the_next_training_step(copies: bool) -> None:
     """GIVEN training with a batch that stays on the GPU WHEN validation loads or copies batches THEN these batches do not
     belong to the next training step."""
     script = Script()
@@ -348,7 +348,7 @@ def test_inference_steps_end_at_module_calls_rather_than_compiled_functions(grad
     assert (once.ended, each.ended) == ("EEE", "EEE")
 
 
-def test_batches_are_evaluated_after_training_although_a_compiled_function_is_called_first() -> None:
+def test_evaluation_after_training_is_found_although_a_compiled_function_runs_first() -> None:
     """GIVEN training without an optimizer WHEN a compiled function creates a mask for each evaluated batch THEN each of these
     batches is a step."""
     script = Script(StepSplitter(Optimizers()))
@@ -533,7 +533,7 @@ def test_one_backward_pass_without_an_optimizer_is_not_a_complete_step() -> None
         ("abcdefghijklmnop" * 3, "1000000000000000" * 3),  # each layer has one optimizer
     ],
 )
-def test_another_optimizer_becomes_the_first_one_if_it_replaces_the_first_one(optimizers: str, first: str) -> None:
+def test_an_optimizer_that_replaces_the_first_optimizer_becomes_the_first(optimizers: str, first: str) -> None:
     """Each letter stands for one call of an optimizer's `step` method."""
     known, made = Optimizers(), {letter: _Optimizer() for letter in optimizers}
     assert "".join(str(int(known.is_first(made[letter]))) for letter in optimizers) == first

@@ -77,7 +77,7 @@ class Replay(ScriptCommand):
         ("args.out_file", ["--out-file", "a", "-o", "a.msgpack"], False, "-o"),
     ],
 )
-def test_a_hint_names_trace_options_after_the_script_that_the_script_does_not_accept(
+def test_a_hint_names_misplaced_trace_options_that_the_script_does_not_accept(
     text: str,
     words: list[str],
     refused: bool,

@@ -37,7 +37,7 @@ def test_the_expected_number_of_steps_comes_from_script_or_recording(words: list
     assert expected_steps(words, recorded) == steps
 
 
-def test_a_profile_of_some_steps_does_not_show_the_expected_number_of_steps() -> None:
+def test_a_profile_of_a_few_steps_leaves_the_expected_number_of_steps_unknown() -> None:
     assert expected_steps(["train.py"], replace(training(steps=3), runs={0: Run(KINETO)})) is None
 
 

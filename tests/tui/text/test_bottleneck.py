@@ -119,7 +119,7 @@ def test_the_text_says_how_busy_the_gpu_is_if_it_works_longer_than_it_waits(busy
 
 
 @pytest.mark.parametrize(("share", "shown"), [(0.25, True), (0.249, False)])
-def test_a_call_is_named_if_the_host_spends_a_quarter_of_the_idle_time_in_it(share: float, shown: bool) -> None:
+def test_a_call_is_named_if_it_lasts_at_least_a_quarter_of_the_idle_time(share: float, shown: bool) -> None:
     summary = replace(summarize(training(steps=4)), bottleneck=PaceLimit("host", 40 * US, 0.4))
     call = SimpleNamespace(call="cudaMalloc", share=share, count=2)
     named: Any = replace(summary, analyses=replace(summary.analyses, idle_calls=(call,)))  # type: ignore[arg-type]

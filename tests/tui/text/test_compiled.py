@@ -288,7 +288,7 @@ def test_fused_kernels_are_sorted_by_their_longest_time_in_either_trace() -> Non
     assert [row[0] for row in compiled_tables(sides, ("A", "B"))[1].rows] == ["0/0 b", "0/0 a"]
 
 
-def test_a_graph_break_is_in_one_row_even_if_its_ops_have_other_names_in_the_other_trace() -> None:
+def test_a_graph_break_has_one_row_although_op_names_differ_between_traces() -> None:
     """GIVEN a graph break at the op `item` in a recording WHEN this op is called `_local_scalar_dense` in the replay THEN one
     row shows both."""
     figures = [

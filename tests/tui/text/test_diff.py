@@ -190,7 +190,7 @@ def test_diff_shows_data_parallel_stages_on_the_host_and_on_the_gpu() -> None:
     assert "Parts of" not in _text(a_replay())
 
 
-def test_diff_shows_no_evaluation_row_if_inference_passes_are_the_steps() -> None:
+def test_diff_shows_no_evaluation_row_if_all_steps_are_inference_steps() -> None:
     infers = training(steps=1)
     infers.steps.kind[:] = StepKind.EVALUATION
     for other in (infers, training(steps=4)):

@@ -174,7 +174,7 @@ async def test_keys_step_through_differences_from_the_largest(app: ViewApp, pilo
 
 
 @piloted(lambda: pair_scene(stretch=4))
-async def test_a_phase_that_differs_fills_the_window(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_jumping_to_a_different_phase_zooms_the_window_to_this_phase(app: ViewApp, pilot: Pilot[Any]) -> None:
     window, found = window_of(app), app.scene.differences if app.scene is not None else ()
     position = next(position for position, one in enumerate(found) if one.table == "phases")
     await pilot.press(*["n"] * (position + 1))

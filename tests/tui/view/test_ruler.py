@@ -17,7 +17,7 @@ def test_the_ruler_marks_where_each_step_starts() -> None:
 
 
 @pytest.mark.parametrize(("position_ns", "step"), [(-1, NONE), (0, 0), (99_999, 0), (100_000, 1), (250_000, 2)])
-def test_a_position_on_the_ruler_belongs_to_the_last_started_step(position_ns: int, step: int) -> None:
+def test_a_ruler_position_belongs_to_the_last_step_that_started_before_it(position_ns: int, step: int) -> None:
     assert pair_at(MARKS, position_ns) == step
 
 

@@ -105,7 +105,7 @@ def test_paired_streams_with_different_numbers_share_a_row() -> None:
     assert row.label == "cuda:0 stream 7/0" and None not in row.tracks
 
 
-def test_a_row_has_the_label_of_the_first_trace_even_if_only_the_second_trace_has_several_ranks() -> None:
+def test_row_labels_come_from_the_first_trace_if_only_the_second_has_several_ranks() -> None:
     two = merge_ranks([training(), training()])
     rows = [row for row in Scene.of(("a", training()), ("b", two)).with_host().rows if None not in row.tracks]
     labels = [row.label for row in rows if row.key.kind != TrackKind.GPU]

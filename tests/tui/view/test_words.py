@@ -457,7 +457,7 @@ def test_the_communication_table_has_a_row_for_each_rank() -> None:
     assert [row.values[1] for row in rows] == [of.exposed_per_step_ns, of.hidden_per_step_ns] and of.exposed_per_step_ns
 
 
-def test_a_table_as_csv_has_full_names_and_units() -> None:
+def test_a_csv_table_has_full_names_and_units() -> None:
     lines = csv_text(table_of(pair_scene(), "kernels")).splitlines()
     assert lines[0].startswith("kernel,change (ns),recorded (ns),replayed (ns),% (share),calls,calls replayed,mean (ns)")
     assert len(lines) == 6 and lines[1].count(",") == lines[0].count(",")

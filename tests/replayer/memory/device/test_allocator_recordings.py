@@ -98,7 +98,7 @@ def test_the_comparison_with_recordings_detects_a_wrong_allocator_rule(
     assert agreement.allocated < len(events) or agreement.reserved < len(events)
 
 
-def test_addresses_of_a_ddp_rank_agree_as_long_as_the_recording_determines_them(shared_traces: Path) -> None:
+def test_addresses_of_a_ddp_rank_equal_the_recorded_addresses_where_these_are_determined(shared_traces: Path) -> None:
     """The recording contains 26 770 memory events of one DDP rank.
 
     The recording does not show the streams of its blocks, or when a block that NCCL used became free. It begins with 8.3 GiB

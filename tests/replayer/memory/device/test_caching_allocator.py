@@ -238,7 +238,7 @@ def test_the_out_of_memory_message_contains_the_segment_size_and_all_figures() -
     assert take(memory, 4 * MIB).address, "the allocator still works after it was full"
 
 
-def test_a_request_of_3_mib_fails_for_the_20_mib_of_its_segment() -> None:
+def test_a_request_of_3_mib_fails_if_its_segment_of_20_mib_does_not_fit() -> None:
     with pytest.raises(OutOfMemory, match=r"Tried to allocate 20\.00 MiB\."):
         memory_of(10 * MIB).malloc(3 * MIB, 0)
 
@@ -428,7 +428,7 @@ def test_a_limit_below_the_reserved_memory_empties_the_cache(limit_mib: int | No
     assert memory.usage.free_bytes == (200 - cached_mib) * MIB
 
 
-def test_a_limit_leaves_memory_of_other_programs_alone() -> None:
+def test_a_memory_limit_does_not_affect_other_programs() -> None:
     memory = memory_of(200 * MIB, outside_bytes=60 * MIB)
     memory.limit_to(190 * MIB)
     assert memory.usage.free_bytes == 140 * MIB

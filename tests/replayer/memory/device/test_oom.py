@@ -100,7 +100,7 @@ SIZES = st.integers(0, 1 << 41)
     st.lists(SIZES, min_size=6, max_size=6),
     st.none() | SIZES,
 )
-def test_an_out_of_memory_message_contains_current_and_no_recorded_figures(
+def test_an_out_of_memory_message_contains_current_figures_instead_of_recorded_ones(
     template: str, sizes: list[int], allowed: int | None
 ) -> None:
     asked, capacity, free, process, allocated, unallocated = sizes

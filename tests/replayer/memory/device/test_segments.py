@@ -39,7 +39,7 @@ def test_free_addresses_of_a_range_are_used_again_and_an_empty_range_is_returned
     assert addresses.allocate(16 * MIB) == TOP - 96 * MIB
 
 
-def test_a_gap_between_ranges_is_used_if_it_has_32_mib_to_spare() -> None:
+def test_an_address_gap_is_used_if_it_is_32_mib_larger_than_needed() -> None:
     addresses = DriverAddresses(0)
     taken = [addresses.allocate(32 * MIB) for _ in range(5)]
     addresses.give_back(taken[1], 32 * MIB)  # Now a gap has 32 MiB.

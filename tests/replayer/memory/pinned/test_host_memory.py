@@ -65,7 +65,7 @@ def test_sizes_are_rounded_up_to_powers_of_two(asked: int, rounded: int) -> None
     assert device.memory.statistics()["active_bytes"]["current"] == rounded
 
 
-def test_a_block_is_reused_for_its_size_after_its_last_view_is_deleted() -> None:
+def test_a_memory_block_is_reused_after_its_last_view_is_deleted() -> None:
     device = _Device()
     buffer = device.memory.allocate(5_000)
     address, view = _address(buffer), buffer[100:200]

@@ -99,7 +99,7 @@ def test_an_op_on_two_tensor_classes_is_left_to_the_other_class() -> None:
         assert compute.dispatch(aten.neg.default, types) == by
 
 
-def test_an_index_on_the_cpu_is_copied_to_the_device_and_a_mask_is_not() -> None:
+def test_an_index_tensor_on_the_cpu_is_copied_to_the_device_but_a_mask_is_not() -> None:
     use()
     x, on_device = torch.zeros(3, device="cuda"), torch.tensor([1], device="cuda")
     compute = _Compute({}, {}, {})

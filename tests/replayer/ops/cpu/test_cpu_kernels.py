@@ -152,7 +152,7 @@ def test_attention_to_packed_sequences_equals_attention_to_each_sequence(flash: 
     torch.testing.assert_close(list(found), gradients)
 
 
-def test_a_query_that_sees_no_key_gets_zeros() -> None:
+def test_an_attention_query_without_visible_keys_gets_zeros() -> None:
     q, k = torch.randn(1, 3, 1, 8), torch.randn(1, 2, 1, 8)
     out, lse, *_ = FORMS[aten._flash_attention_forward.default](q, k, k, None, None, 3, 2, 0.0, True, False)
     assert not out[0, 0].any() and out[0, 1:].all() and lse[0, 0, 0] == math.inf

@@ -44,7 +44,7 @@ def test_a_different_number_of_trainable_parameters_is_a_different_program() -> 
     )
 
 
-def test_a_program_without_a_backward_pass_is_another_program() -> None:
+def test_a_program_without_a_backward_pass_is_a_different_program() -> None:
     with_backward, without = training(), training(made=[call for call in calls(32) if call.thread == MAIN])
     without.phases = without.phases.take(without.phases.name != without.strings.find("backward"))
     verdict = compare(with_backward, without).verdict

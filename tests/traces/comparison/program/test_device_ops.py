@@ -160,7 +160,7 @@ def test_adding_a_bias_inside_a_convolution_does_not_count_as_a_call() -> None:
     assert verdict_of(recorded, replayed)[0] is True and verdict_of(replayed, recorded)[0] is True
 
 
-def test_a_cast_inside_a_convolution_is_a_call_but_a_layout_copy_is_not() -> None:
+def test_a_cast_inside_a_convolution_counts_as_a_call_but_a_layout_copy_does_not() -> None:
     """GIVEN a recorded convolution that casts its input and copies it to channels_last WHEN a replay calls the cast before the
     convolution, and has no op for the copy THEN the program is the same."""
     operands, image = "32,3,8,8;4,3,3,3;4", "32,3,8,8;32,3,8,8"

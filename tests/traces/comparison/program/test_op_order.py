@@ -127,7 +127,7 @@ def test_calls_whose_shapes_the_data_decides_are_not_out_of_place() -> None:
     assert reordered(steps(*[(1, 2)] * 4), steps(*[(2, 1)] * 4)).startswith("the same ops in another order: 1 of 4")
 
 
-def test_a_smaller_last_batch_does_not_hide_another_order_of_calls() -> None:
+def test_a_different_order_of_calls_is_found_although_one_batch_is_smaller() -> None:
     """GIVEN four steps, of which the third has a smaller batch WHEN two calls are swapped in each step of one trace THEN the
     calls are out of place."""
 

@@ -55,7 +55,7 @@ def test_under_data_parallel_the_batch_size_is_the_sum_over_all_replicas() -> No
     assert comparison.verdict.sameness is Sameness.OTHER_PARALLELISM and comparison.batch_sizes == Both(32, 128)
 
 
-def test_another_model_under_data_parallel_is_another_program() -> None:
+def test_a_different_model_under_data_parallel_is_a_different_program() -> None:
     assert compare(training(batch=32), with_replicas(32, "aten::relu")).verdict.sameness is Sameness.OTHER_PROGRAM
 
 
