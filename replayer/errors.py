@@ -7,8 +7,7 @@
     RuntimeError
     +-- NotExact                 under --strict: an op without an exact match in the recording
 
-    MemoryError
-    +-- oom.OutOfMemory          the virtual device is full; the torch.cuda surface turns it into torch.OutOfMemoryError
+    MemoryError +-- oom.OutOfMemory the virtual device is full; scripts get torch.OutOfMemoryError
 
     ValueError
     +-- settings.SettingsError   an allocator setting that PyTorch would refuse as well

@@ -11,15 +11,15 @@ from traces.script.phase_rule import ASIDE, op_class
 
 T = TypeVar("T")
 
-_MOST_KEPT = 1 << 16  # bounded, because some scripts use new shapes in every step
+_MOST_KEPT = 1 << 16  # the number of cached values is limited, because some scripts use new shapes in every step
 
 
 @dataclass(slots=True, eq=False)
 class OpSignature:
     op: str  # a name with namespace but without overload ("aten::add_")
-    shapes: tuple[Shape, ...]  # also of the tensors in lists
+    shapes: tuple[Shape, ...]  # shapes of all tensors, including the tensors in lists
     dtypes: tuple[str, ...]
-    outputs: tuple[Shape, ...] = ()  # the shapes of newly created outputs
+    outputs: tuple[Shape, ...] = ()  # shapes of the outputs that the op has newly created
     launches: bool = True  # False for views and other ops that never reach the device
     # "h2d", "d2h", "p2p", or "" for all other ops and copies within a device; for a launch of a CUDA graph, the graph's number
     direction: str = ""

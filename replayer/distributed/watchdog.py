@@ -7,10 +7,11 @@
 With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises DistBackendError instead. See Note [TORCH_NCCL_ASYNC_ERROR_HANDLING].
 
 Note [TORCH_NCCL_ASYNC_ERROR_HANDLING]
-    The values 1 and 3 end the process after a timeout. 2 only aborts the communicator. On a GPU, the script's next collective
-    then raises DistBackendError. In a replay, the collective that came too late raises this error. 0 does nothing: ranks wait
-    for late ranks. Only a barrier raises DistBackendError after it has ended, because a barrier's `wait` blocks the host and
-    then checks for errors. If PyTorch looks for ranks that make different calls (TORCH_DISTRIBUTED_DEBUG=DETAIL), 0 means 3.
+    The values 1 and 3 end the process after a timeout. The value 2 only aborts the communicator. On a GPU, the script's next
+    collective then raises DistBackendError. In a replay, the collective that came too late raises this error. With the value 0,
+    ranks wait for late ranks without a limit. Only a barrier raises DistBackendError after it has ended, because a barrier's
+    `wait` blocks the host and then checks for errors. If PyTorch looks for ranks that make different calls
+    (TORCH_DISTRIBUTED_DEBUG=DETAIL), 0 means 3.
 """
 
 from __future__ import annotations

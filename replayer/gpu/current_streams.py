@@ -38,8 +38,8 @@ class NodeStreams(threading.local):
             self._first = number
 
     def of_backward(self, current: VirtualStream) -> Callable[[int], VirtualStream] | None:
-        """Return a function that finds the CUDA stream of an autograd node by the node's number. Return None if all nodes use
-        the current stream."""
+        """Return a function that returns the CUDA stream of an autograd node, given the node's number. Return None if all nodes
+        use the current stream."""
         ranges = list(self._ranges)
         self._ranges.clear()
         self._first = _next_number()

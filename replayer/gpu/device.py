@@ -14,7 +14,7 @@ from traces.model.machine import DeviceProperties
 class VirtualDevice:
     index: int
     name: str
-    properties: DeviceProperties  # recorded, completed from the data sheet
+    properties: DeviceProperties  # recorded properties, with missing properties from the data sheet
     allocator: TensorAllocator
     default_stream: VirtualStream
 

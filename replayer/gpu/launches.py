@@ -2,12 +2,13 @@
 
     launches.launch(signature, device=0)
     launches.copy(signature, "h2d", 4 << 20, device=0, blocking=True)
-    with launches.looking as thread:      # everything launched so far has been played
+    with launches.looking as thread:      # here, all launches so far have been simulated
         ...
 
 Note [Played in batches]
-    A launch only stores the op, the stream and the time. The timeline is computed later ("played") for batches of a few hundred
-    launches, or when the script reads the device's state. This is three times as fast, because Python's caches stay warm.
+    A launch only stores the op, the stream and the time. The timeline is computed later ("played"): after a few hundred
+    launches, or when the script reads the device's state. Computing the timeline in batches is three times as fast, because the
+    processor's caches stay warm.
 
 Note [Three entries per op]
     Pending ops are in one flat list with three entries per op: caller, signature and time. `+=` of a tuple is atomic, so no
@@ -43,7 +44,7 @@ Launch = Callable[[Caller, OpSignature], None]
 
 class NodeWatch(NamedTuple):
     thread: int
-    next_node: Callable[[], int]  # returns the number of the calling thread's next node
+    next_node: Callable[[], int]  # returns the number of the calling thread's next autograd node
     before: int
     found: Callable[[], None]
 
@@ -52,7 +53,7 @@ class LaunchPath:
     def __init__(self, launch: Launch) -> None:
         self.lock = threading.RLock()
         self.launch_by = self._launch_with_kernels = launch
-        self._threads_with_kernels_off: list[int] = []  # threads inside `kernels_off`
+        self._threads_with_kernels_off: list[int] = []  # threads that are inside a `kernels_off` block
         self._watch: NodeWatch | None = None
 
     def watch_nodes(self, next_node: Callable[[], int], found: Callable[[], None]) -> None:
@@ -96,7 +97,7 @@ class LaunchPath:
 
 _BATCH = 256
 
-_USUAL_CLOCK_KHZ = 1_410_000  # of an A100
+_USUAL_CLOCK_KHZ = 1_410_000  # the clock rate of an A100
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -135,8 +136,8 @@ class ScriptLaunches(LaunchPath):
         self.clock = simulator.clock
         self.transfers = transfers
         self.looking = LockedGpu(self)
-        self.captures: list[GraphCapture] = []  # CUDA graphs that are being captured
-        self._fault: Callable[[], BaseException] | None = None  # raised by all later CUDA calls
+        self.captures: list[GraphCapture] = []  # the CUDA graphs that the script is capturing now
+        self._fault: Callable[[], BaseException] | None = None  # all later CUDA calls raise this error
         self.pending: list[Any] = []  # see Note [Three entries per op]
         self.op_rows = OpRows(self.pending)
         self._devices = current.devices
@@ -144,7 +145,7 @@ class ScriptLaunches(LaunchPath):
         self._batch = PER_OP if simulator.strict else PER_OP * _BATCH  # --strict raises at the first unknown op
         self._numbers: list[tuple[int, int]] = []
         self._threads_without_peer_copies: set[int] = set()
-        self._in_turns: list[HostThread] | None = None  # the threads of `in_turns`
+        self._in_turns: list[HostThread] | None = None  # the threads that take turns in `in_turns`
 
     def launch(self, signature: OpSignature, device: int) -> None:
         # see Note [Played in batches]
@@ -174,7 +175,7 @@ class ScriptLaunches(LaunchPath):
     def flush(self) -> None:
         with self.lock:
             if self._in_turns is not None and not self.takes_turns:
-                return  # for example a DataLoader's pinning thread
+                return  # for example, the thread of a DataLoader that pins batches
             pending, timeline = self.pending, self._timeline
             row, count = timeline.host_rows, len(pending) // PER_OP
             timeline.ranges.assign_rows(row, count)
@@ -343,7 +344,8 @@ class ScriptLaunches(LaunchPath):
                 compute()
 
     def fail(self, error: Callable[[], BaseException], *, now: bool) -> None:
-        """Raise a kernel's error: immediately if `now` is True, and otherwise when the host next waits for the GPU."""
+        """Raise a kernel's error. If `now` is True, raise the error immediately. Otherwise, raise the error when the host next
+        waits for the GPU."""
         self._fault = error
         if now:
             self.raise_fault()
@@ -377,7 +379,7 @@ class ScriptLaunches(LaunchPath):
 
 
 def turn_order(threads: list[int]) -> list[int]:
-    """Return the order in which several threads run their ops if each thread runs one op and then lets the next thread run."""
+    """Return the order in which ops run if several threads take turns, one op at a time."""
     counts = Counter[int]()
     turns = []
     for thread in threads:

@@ -26,7 +26,7 @@ class LeavableGroup(Protocol):
 class RankOperations:
     def __init__(self, launches: ScriptLaunches, costs: CollectiveCosts) -> None:
         self.costs = costs
-        # returns how far this rank's clock is ahead of the first rank's (ns)
+        # returns by how many nanoseconds this rank's clock is ahead of the first rank's clock
         self.read_clock_offset: Callable[[], int] | None = None
         self.deadlocks: TorchAny = None  # see replayer/distributed/store_exchange.py
         self._launches = launches

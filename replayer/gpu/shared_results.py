@@ -16,7 +16,7 @@ from hashlib import blake2b
 from time import sleep
 
 _MOST_BYTES = 16 << 20
-_HEADER = struct.Struct("<II")  # length and checksum of the digest and the value
+_HEADER = struct.Struct("<II")  # an entry begins with the length and the checksum of its digest and value
 _DIGEST_BYTES = 16
 _LOOKS = 50
 _PAUSE_S = 0.0005
@@ -28,9 +28,10 @@ class SharedResults:
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._memory = mmap.mmap(-1, most_bytes)
         self._lock = multiprocessing.get_context("fork").Lock()
-        self._places: dict[bytes, slice] = {}  # where each value is, by the digest of its key
+        self._places: dict[bytes, slice] = {}  # maps the digest of a key to the memory range of the value
         self._end = 0
-        self._not_awaited: set[bytes] = set()  # digests of results that this rank computes, or for which it waited in vain
+        # digests of results that this rank computes itself, or that did not arrive in time
+        self._not_awaited: set[bytes] = set()
 
     def find(self, key: bytes) -> bytes | None:
         """Return another rank's result, or None. Wait up to 25 ms for the result."""

@@ -5,8 +5,9 @@
     steps.optimizer_stepped(True)       # a training step has ended
 
 Note [Numbered steps]
-    Autograd's sequence numbers show to which module an op of the backward pass belongs. Reading them takes 0.2 us per op, so
-    they are only read in the first training steps, and copied to later steps (traces/combining/replayed_ranks.py).
+    Autograd's sequence numbers show to which module an op of the backward pass belongs. Reading a sequence number takes 0.2 us
+    per op. The numbers are therefore only read in the first training steps, and copied to later steps
+    (traces/combining/replayed_ranks.py).
 
 Note [The host's time in a library call]
     Published phase times already include the time in which the host launches the phase's ops. A virtual clock is therefore
@@ -53,9 +54,9 @@ class ScriptSteps:
         self._library = launches.simulator.recording.library_pace
         self._step_ended = step_ended
         self._has_warmed_up = self._froze = False
-        self._in_library_call = False  # True if the current module call takes its time from the library
+        self._in_library_call = False  # True if the library provides the time of the current module call
         self._trained = self._ended = 0
-        self._module_names: dict[int, int] = {}  # names of living modules by identity, as in `HostRanges`
+        self._module_names: dict[int, int] = {}  # for each existing module, its name as in `HostRanges`
         self._names = ModuleNames()
         if self._library is not None:
             self.workload.on_every_call = self._watch_call
@@ -92,7 +93,8 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.forward_begins)
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
-        if uses_gradients:  # by a compiled function; after other ops, `watch_nodes` has already detected autograd nodes
+        # only compiled functions need this call; for other ops, `watch_nodes` has already detected the autograd nodes
+        if uses_gradients:
             self._forward_begins()
 
     def region_called(self) -> None:
@@ -106,7 +108,7 @@ class ScriptSteps:
 
     def optimizer_stepped(self, is_first: bool) -> None:
         with self._launches.looking as thread:
-            self._freeze_objects()  # before the step ends, because this is slow
+            self._freeze_objects()  # do this before the step ends, because it is slow
             if self._moves_on(thread, self._tracker.optimizer_stepped, is_first):
                 self._look_at_steps()
 
@@ -149,7 +151,7 @@ class ScriptSteps:
 
     def module_called(self, number: int, grad_enabled: bool) -> None:
         if self._launches.takes_turns:
-            return  # a replica of nn.DataParallel
+            return  # the module is a replica of nn.DataParallel
         with self._launches.looking as thread:
             self._launches.stop_watching()
             if self._moves_on(thread, self._tracker.module_called, number, grad_enabled):
@@ -214,8 +216,8 @@ class ScriptSteps:
         if self._has_warmed_up:
             return
         self._has_warmed_up = True
-        # Forked ranks share the memory of objects that `gc.freeze` has frozen. `gc.unfreeze` would write to it, so each rank
-        # would get a copy.
+        # `gc.freeze` excludes objects from garbage collection. Forked ranks share the memory of these objects. `gc.unfreeze`
+        # would write to this memory, so each rank would get a copy.
         if "_trace_ranks" in sys.modules or gc.get_freeze_count():
             return
         gc.collect()
@@ -243,4 +245,4 @@ class ScriptSteps:
         with self._launches.looking as thread:
             self._tracker.stop(thread)
             if self._froze:
-                gc.unfreeze()  # frozen objects look like leaks
+                gc.unfreeze()  # a leak detector would report objects that `gc.freeze` has excluded from collection

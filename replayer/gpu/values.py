@@ -31,7 +31,7 @@ class RecordedValues:
         for r, step, read, value in zip(table.rank, table.step, table.read, table.value, strict=True):
             if int(r) != rank:
                 continue
-            # reads after the last training step have no step number
+            # values that were read after the last training step have no step number
             after_the_last = int(step) == NONE and max(reads, default=NONE) != NONE
             group = reads.setdefault(_AFTER if after_the_last else int(step), [])
             if int(read) != last:

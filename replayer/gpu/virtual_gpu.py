@@ -76,11 +76,11 @@ class ScriptProfile:
 
 @dataclass(frozen=True)
 class ScriptLinks:
-    devices: Sequence[Device] = ()  # replace the recorded devices
+    devices: Sequence[Device] = ()  # if given, these devices replace the recorded devices
     slowdown: float = 1.0  # GPU work takes this many times as long
     optimizers: Optimizers = field(default_factory=Optimizers)
-    library_pace: LibraryPace | None = None  # published phase times
-    # arguments: numbers of finished training steps and of all steps
+    library_pace: LibraryPace | None = None  # published times of the phases
+    # arguments: the number of finished training steps, and the number of all finished steps
     step_ended: StepEnded | None = None
     node_number: Callable[[], tuple[int, int]] | None = None  # see tensor/node_numbers.py
 

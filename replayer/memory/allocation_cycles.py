@@ -23,12 +23,13 @@ from traces.model.trace import Column
 
 _MAX_STEPS = 4
 
-# handle, bytes of the block (negative if freed), address, reserved bytes after the event, number of the next op in the step
+# An event contains: handle, bytes of the block (negative if freed), address, reserved bytes after the event, and the number of
+# the next op in the step
 Event = tuple[AllocationHandle, int, int, int, int]
 
-# frees before the request, bytes, stream, handle; the last entry has only frees
+# An entry contains: frees before the request, bytes, stream, handle. The last entry has only frees.
 Expected = tuple[list[AllocationHandle], int, int, AllocationHandle | None]
-NO_REQUEST = -1  # a size that is never requested
+NO_REQUEST = -1  # no request has this size
 
 
 def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
@@ -72,7 +73,7 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def events_so_far(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        queued = freed[:]  # finalizers append to `freed`
+        queued = freed[:]  # copy `freed`, because a finalizer may append to the list at any time
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 
     def take_rows(self, done: int) -> tuple[Column, Column]:
@@ -108,7 +109,7 @@ class AllocationCycle:
 class _Step:
     events: list[Event]
     allocated_bytes: int
-    layout: Layout | None = None  # only if the step may end a cycle
+    layout: Layout | None = None  # set only if the step may be the last step of a cycle
     totals: list[int] | None = None
 
 

@@ -18,7 +18,7 @@ from traces.names.cards import UNKNOWN_CARD, card_of
 
 class Capacity(NamedTuple):
     capacity_bytes: int
-    outside_bytes: int  # used by the CUDA context, loaded kernels and NCCL
+    outside_bytes: int  # bytes that the CUDA context, loaded kernels and NCCL use
     oom_text: str  # the text of PyTorch's out-of-memory error
     tie_rule: TieRule = TieRule.SEGMENT_AGE
 

@@ -137,7 +137,7 @@ def _allocate(allocator: TensorAllocator, size_bytes: int, stream: NumberedStrea
     except OutOfMemory as full:
         raise full.to_torch() from None
     assert handle is not None
-    return handle if handle.allocator is allocator else None  # during a capture, the graph owns the workspace
+    return handle if handle.allocator is allocator else None  # during the capture of a CUDA graph, the graph owns the workspace
 
 
 def _configured_bytes(text: str | None, default_bytes: int) -> int:

@@ -1,8 +1,8 @@
 """Finds the op that made a memory request.
 
-    op_rows = OpRows(pending)       # `pending` are the ops that were launched but not played
+    op_rows = OpRows(pending)       # `pending` contains launched ops that are not yet simulated
     op_rows.launched_count()                   # number of ops launched so far
-    op_rows.played(count, row, next_row)   # the pending ops became host rows, starting at `row`
+    op_rows.played(count, row, next_row)   # the simulated ops are now host rows, starting at `row`
     host_rows([op_rows.with_offset(ops)])    # host rows of ops in the last or the next batch
 """
 

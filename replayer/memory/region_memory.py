@@ -6,7 +6,7 @@ A replay runs single ops instead of fused kernels, but reports the memory use of
     with memory.uncounted():
         y = graph(x)
     memory.play(requests)               # memory_allocated() rises and falls as recorded
-    memory.end()                        # y has a block of the device, if the recorded call left such a block
+    memory.end()                        # y gets a memory block if the recorded call returned one
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class BlockRequest(NamedTuple):
     """Describes a recorded allocation. A negative size means that memory was freed."""
 
     size_bytes: int
-    block: int | None  # None if allocated before the compiled function was called
-    outlives: bool  # not freed by the call
-    op: int  # number of earlier ops in the call
+    block: int | None  # None if the memory was allocated before the call of the compiled function
+    outlives: bool  # True if the call does not free the memory
+    op: int  # number of ops that the call ran before this request
 
 
 class _RegionHandle(AllocationHandle):
@@ -60,7 +60,8 @@ class RegionMemory:
         self._allocator = allocator
         self._stream = stream
         self._alive: dict[int, _RegionHandle] = {}
-        self._freed: list[AllocationHandle] = []  # during the run, such as a backward's saved tensors
+        # memory that is freed during the run, such as the saved tensors of a backward pass
+        self._freed: list[AllocationHandle] = []
         self._kept = list(kept)
         self._blocks: dict[int, AllocationHandle] = {}
 

@@ -2,7 +2,7 @@
 
     outcome = run_requests(log, Capacity(16 << 30, 400 << 20))      # Outcome(fits=True, peak_bytes=..., ...)
     scaled = ScaledRequests.of(log_16, 16, log_32, 32)      # two runs of the script with different batch sizes
-    scaled.for_batch(100)                                          # the requests at batch 100, without a run
+    scaled.for_batch(100)                                          # the requests at batch size 100; the script does not run
     largest_batch(lambda batch: run_requests(scaled.for_batch(batch), capacity).fits, 32)      # 117: 118 does not fit
 
 Note [Requests are linear in the batch]
@@ -25,7 +25,7 @@ from replayer.memory.device.request_log import LogEntry, RequestKind, RequestLog
 from replayer.memory.device.settings import AllocatorSettings
 
 _SIZED = (RequestKind.REQUEST, RequestKind.OPTIONAL)
-MAX_BATCH = 1 << 24  # more samples than any script uses
+MAX_BATCH = 1 << 24  # no script uses as many samples
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Outcome:
     fits: bool
     peak_bytes: int
     reserved_bytes: int
-    retries: int  # number of retries after returning cached memory
+    retries: int  # number of requests that were repeated after cached memory was freed
     steps: int
     asked_bytes: int = 0  # size of the failed request
     seen_bytes: int = 0  # allocated bytes that the script could see

@@ -13,8 +13,8 @@ Note [Failed convolution workspaces]
 Note [Winograd workspaces]
     For fp32 convolutions with a 3x3 window and stride 1, cuDNN uses the Winograd algorithm F(4x4, 3x3). In a V100's recording
     (ResNet-50, batch 32, PyTorch 1.9), a workspace has 36 places x 4 bytes x (tiles x input channels + tiles x output channels
-    + input channels x output channels). With 64 channels, only the weight gradient uses this workspace. With 128 channels
-    or more, the whole forward and backward pass uses it.
+    + input channels x output channels). With 64 channels, only the weight gradient uses this workspace. With 128 channels or
+    more, the forward pass and the whole backward pass use this workspace.
 """
 
 from __future__ import annotations

@@ -35,9 +35,10 @@ def _spare_container_bytes() -> int | None:
         mount, limit, used, prefix = _VERSION_1 if "memory" in controllers.split(",") else _VERSION_2
         own = Path(mount) / path.lstrip("/")
         for group in (own, *own.parents):
-            with suppress(OSError, KeyError, ValueError):  # no such group in this container, or no limit
+            with suppress(OSError, KeyError, ValueError):  # the container has no such group, or the group has no limit
                 limit_bytes, used_bytes = (int((group / name).read_text()) for name in (limit, used))
                 held = dict(row.split() for row in (group / "memory.stat").read_text().splitlines())
-                files_bytes = int(held[f"{prefix}active_file"]) + int(held[f"{prefix}inactive_file"])  # reclaimable
+                # memory that Linux can reclaim
+                files_bytes = int(held[f"{prefix}active_file"]) + int(held[f"{prefix}inactive_file"])
                 spare_bytes.append(limit_bytes - used_bytes + files_bytes - int(limit_bytes * _RESERVED_SHARE))
     return min(spare_bytes, default=None)

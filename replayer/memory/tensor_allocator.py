@@ -29,7 +29,7 @@ from replayer.memory.op_rows import OpRows, UnresolvedOps
 from traces.model.trace import Column
 
 USE_CYCLES = True  # False in tests and benchmarks
-_MAX_STEP_EVENTS = 30_000  # longest step that is kept for comparison
+_MAX_STEP_EVENTS = 30_000  # only steps with at most this number of events are compared
 _NO_CYCLE: list[Expected] = [([], NO_REQUEST, 0, None)]
 
 
@@ -47,13 +47,13 @@ class TensorAllocator:
         self._freed: list[AllocationHandle] = []  # Note [Frees from finalizers]
         self.free: Callable[[AllocationHandle], None] = self._freed.append
         self._events: list[Event] = []
-        self._noted = 0  # events that were passed to `note`
+        self._noted = 0  # number of events that were passed to `note`
         self._step_is_complete = True  # False if events are missing from `_events`
         self._detector = CycleDetector()
         self._cycle: AllocationCycle | None = None
         self._expected = _NO_CYCLE
         self._at = 0
-        self._given_up: set[Hashable] = set()  # workspaces that did not fit
+        self._given_up: set[Hashable] = set()  # workspaces that did not fit into memory
         self._used_pools: list[tuple[int, int | None]] = []  # (private pool, thread that allocates from it)
 
     def malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
@@ -64,7 +64,7 @@ class TensorAllocator:
             if expected_bytes == size_bytes and expected_stream == stream and frees == self._freed:
                 self._at += 1
                 if frees:
-                    del self._freed[: len(frees)]  # a finalizer may have appended more
+                    del self._freed[: len(frees)]  # a finalizer may have appended more handles
                 return handle
             return self._execute(size_bytes, stream) if size_bytes > 0 else None
 

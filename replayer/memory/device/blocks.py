@@ -93,7 +93,7 @@ class Block:
     users: dict[int, UsedStream] | None = None
     requested_bytes: int = 0
     freed_at: int = 0
-    age: int = 0  # a number of `Ages`
+    age: int = 0  # a number that `Ages` has assigned
 
     @property
     def is_split(self) -> bool:

@@ -63,7 +63,8 @@ class DeviceMemory:
         self._segments = Segments(device, capacity_bytes, outside_bytes, Ages(tie_rule), addresses)
         self._expandable = ExpandableSegments(self._segments, self._note_segment)
         self.private: set[int] = set()  # pools of CUDA graphs and torch.cuda.MemPool objects
-        self.before_reserving: Callable[[], None] | None = None  # called before memory outside `private` is reserved
+        # called before the allocator reserves memory for a pool that is not in `private`
+        self.before_reserving: Callable[[], None] | None = None
         self._small: dict[int, Pool] = {}
         self._large: dict[int, Pool] = {}
         self._waiting: list[tuple[int, Block]] = []
@@ -74,7 +75,7 @@ class DeviceMemory:
         self.usage = DeviceUsage(self.counts, self._segments, self._lock, lambda: self._max_split_bytes)
         self._settings: AllocatorSettings | None = None
         self._expands = False
-        self._min_split_bytes = SMALL_BYTES + BLOCK_BYTES  # of large blocks
+        self._min_split_bytes = SMALL_BYTES + BLOCK_BYTES  # applies to large blocks
         self._max_split_bytes = UNLIMITED
         self.returns_pieces = False  # Note [Batches that are known to fit], in recording/library_pace.py
         if settings is not None:
@@ -88,7 +89,7 @@ class DeviceMemory:
             return None
         if self._lock._is_owned():
             raise RuntimeError(_FROM_FINALIZER)
-        with self._lock:  # `acquire` and `try` would leave the lock locked if a signal handler raises an exception between them
+        with self._lock:  # if a signal handler raises an exception between `acquire` and `try`, the lock would stay locked
             if self._waiting:
                 self._free_waiting(self._host_now_ns())
             size = (self._settings or self.settings).round_up(size_bytes)

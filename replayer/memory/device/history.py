@@ -27,7 +27,7 @@ class StackFrame(TypedDict):
 
 class HistoryEntry(TypedDict, total=False):
     action: str
-    addr: int  # missing if the action is "oom"
+    addr: int  # this key is missing if the action is "oom"
     device_free: int  # bytes
     size: int
     stream: int

@@ -59,7 +59,7 @@ class OutOfMemory(MemoryError):
         super().__init__(too_large if is_absurd else oom_text(template, figures))
 
     def to_torch(self) -> torch.OutOfMemoryError:
-        import torch  # fit checks run without torch
+        import torch  # `trace fit` runs without torch
 
         figures = self.figures
         limit_bytes = figures.capacity_bytes if figures.allowed_bytes is None else figures.allowed_bytes
@@ -84,7 +84,7 @@ _PLACES: tuple[tuple[str, Callable[[Figures], int]], ...] = (
     ),
 )
 
-# parts of PyTorch's message that do not apply to a replay, such as the memory of other processes
+# parts of PyTorch's message that are wrong in a replay, such as the memory of other processes
 _OPTIONAL_CLAUSES = (
     rf" Process \d+ has {_SIZE} memory in use\.",
     rf" with {_SIZE} allocated in private pools \(e\.g\., CUDA Graphs\),",

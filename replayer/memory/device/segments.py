@@ -131,7 +131,7 @@ class Segments:
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.outside_bytes = outside_bytes
-        self.allowed_bytes: int | None = None  # set by set_per_process_memory_fraction
+        self.allowed_bytes: int | None = None  # limit from `set_per_process_memory_fraction`
         self.taken = self.returned = 0  # numbers of successful driver calls
         self.tails: dict[int, Block] = {}
         self.ages = ages

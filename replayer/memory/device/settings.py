@@ -21,9 +21,10 @@ from replayer.errors import NotEmulated, require
 MIB = 1 << 20
 BLOCK_BYTES = 512  # block sizes are multiples of this size
 UNLIMITED = 1 << 62
-POWER2_INTERVALS = 16  # one per power of two from 1 MiB to 64 GiB
+POWER2_INTERVALS = 16  # one number for each power of two from 1 MiB to 64 GiB
 NO_DIVISIONS = (0,) * POWER2_INTERVALS
-VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first one wins
+# if several of these variables are set, the first one is used
+VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 # no effect in a replay
 IGNORED = frozenset(
@@ -35,7 +36,7 @@ _SIZES = {
     "max_non_split_rounding_mb": "max_non_split_rounding_bytes",
 }  # fmt: skip
 _REGISTER_THREADS = 128
-# what a replay does instead
+# how a replay differs from PyTorch for each setting
 NOT_EMULATED = {
     "throw_on_cudamalloc_oom": "requests above the fraction still fail as out of memory, and only num_ooms counts them",
     "pinned_max_round_threshold_mb": "pinned memory of any size is rounded up to a power of two",

@@ -55,7 +55,7 @@ class Count:
         self.quantity = quantity
         self.now = self.peak = 0
         self.total = 0
-        self.base = 0  # `now` when `total` was last set to 0
+        self.base = 0  # value of `now` at the last time that `total` was set to 0
 
     def add(self, amount: int) -> None:
         self.total += amount

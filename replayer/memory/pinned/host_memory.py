@@ -29,7 +29,7 @@ class HostBlock:
     __slots__ = ("address", "locked", "memory", "ready_ns", "size_bytes", "streams")
 
     def __init__(self, size_bytes: int) -> None:
-        # forked DataLoader workers must not write to it
+        # forked DataLoader workers must not write to this memory
         self.memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.size_bytes = size_bytes

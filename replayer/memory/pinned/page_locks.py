@@ -16,7 +16,7 @@ from pathlib import Path
 from replayer.memory.device.oom import size_text
 from replayer.memory.spare_memory import spare_host_bytes
 
-_WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first warning
+_WARNED_FILE = "page-locks-refused"  # the process that warns first creates this file in the run's folder
 
 
 class PageLocks:
@@ -55,7 +55,7 @@ class PageLocks:
             os.close(os.open(self._run_folder / _WARNED_FILE, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:
             return False
-        except OSError:  # the folder is missing or full: two warnings are better than none
+        except OSError:  # if the folder is missing or full, several processes may print the warning
             return True
         return True
 
