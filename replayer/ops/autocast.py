@@ -105,7 +105,7 @@ class Autocast:
         )
         if not kept:
             return tensor.to(dtype)
-        key = id(tensor), torch.is_grad_enabled()  # a cast under `no_grad` has no gradient
+        key = id(tensor), torch.is_grad_enabled()  # a cast that ran under `no_grad` has no gradient, so it has a separate key
         cached = self._casts.made.get(key)
         if cached is None:
             cached = self._casts.made[key] = (tensor, tensor.to(dtype))
@@ -141,7 +141,8 @@ def register(plans: PlanCache) -> None:
                 library.impl(name, policy(op), "AutocastPrivateUse1")
     for name, kernel in (("reduced", _in_reduced_precision), ("full", _in_full_precision)):
         library.impl(f"_autocast_to_{name}_precision", kernel, "AutogradLazy")
-        plans.composites[op_named(f"_autocast_to_{name}_precision")] = kernel  # in inference mode
+        # in inference mode, the kernels of autograd do not run
+        plans.composites[op_named(f"_autocast_to_{name}_precision")] = kernel
     _cover_packages(autocast)
     patch_around(torch, clear_autocast_cache=autocast.clear_cache)
 

@@ -7,8 +7,9 @@ The rules follow ATen/native/cuda/Copy.cu.
 
 Note [What the host waits for]
     Without `non_blocking`, PyTorch waits for the stream after each copy between host and device. With `non_blocking`, the host
-    waits only for pageable memory ("API synchronization behavior" in the CUDA runtime manual): until a copy to pageable memory
-    ends, or for nearly the whole copy of more than 64 KiB from pageable memory.
+    waits only for copies of pageable memory ("API synchronization behavior" in the CUDA runtime manual). The host waits until a
+    copy to pageable memory ends. For a copy of more than 64 KiB from pageable memory, the host waits during nearly the whole
+    copy.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Copies:
         if is_virtual(target, self._tensor_class) and is_virtual(source, self._tensor_class):
             self._on_device(target, source)
             return target
-        if not is_lazy(source):  # not a lazy module's parameter
+        if not is_lazy(source):  # a parameter of a lazy module has no shape yet
             _require_broadcast(target.shape, source.shape)
         if not is_virtual(target, self._tensor_class):
             self._to_host(target, source, non_blocking)

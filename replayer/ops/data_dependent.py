@@ -1,9 +1,9 @@
 """Runs ops with data-dependent output shapes (torch.Tag.dynamic_output_shape).
 
-    x[torch.tensor([True, False, True])]            # two elements: the host knows the mask
-    x[x > 0]                                        # the recorded count at this place, else an assumed share of the elements
+    x[torch.tensor([True, False, True])]            # two elements: the values of the mask are known
+    x[x > 0]                                        # the recorded number of elements, or an assumed share
     labels.unique(return_counts=True)               # the same
-    torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
+    torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three elements: the values of the labels are known
 
 As with CUDA, the host waits for the GPU until the size of the result is known. The size is computed, recorded or assumed.
 """
@@ -44,7 +44,8 @@ def _require_mask_shape(source: torch.Tensor, mask: torch.Tensor, first: int) ->
 
 
 def repeated(repeats: torch.Tensor, output_size: int | None) -> torch.Tensor:
-    """Run `repeat_interleave` on the CPU. If CUDA's kernel rejects the output size, report the assertion that fails."""
+    """Run `repeat_interleave` on the CPU. If CUDA's kernel rejects the output size, print the message of the failed
+    assertion."""
     if output_size is None or (int(repeats.sum()) == output_size and not bool((repeats < 0).any())):
         return aten.repeat_interleave(repeats)  # type: ignore[no-any-return]
     place = "aten/src/ATen/native/cuda/Repeat.cu: compute_cuda_kernel: block: [0,0,0], thread: [0,0,0]"

@@ -79,7 +79,7 @@ class Factories:
         if fills_memory():
             self._dispatch(torch.ops.aten.fill_.Scalar, (), (made, value_of_filled(made.dtype)), {})
         if made.dtype is torch.complex32:
-            torch.empty(0, dtype=torch.complex32, device="meta")  # warns once that this dtype is experimental
+            torch.empty(0, dtype=torch.complex32, device="meta")  # PyTorch warns once that this dtype is experimental
         return made
 
     def zeros(self, size: TorchAny, **options: TorchAny) -> TorchAny:
@@ -146,7 +146,7 @@ def register(plans: PlanCache, copies: Copies, fallback: TorchFunction) -> None:
         for key in KEYS:
             for name, kernel in kernels.items():
                 if key != "Lazy" and not name.startswith(("empty", "tri", "_eff", "kaiser")):
-                    continue  # other keys need kernels only for ops without a tensor argument
+                    continue  # other dispatch keys need kernels only for ops without a tensor argument
                 library.impl(name, kernel, key)
         for name in QUANTISED_FACTORIES:
             library.impl(name, _refuse_quantised, "QuantizedPrivateUse1")

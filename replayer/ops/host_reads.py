@@ -1,7 +1,7 @@
 """Runs ops that copy the value of a GPU tensor to the host, such as `item()`. The host waits for the device.
 
     reads = HostReads(plans)
-    reads.item(x.sum())        # aten::_local_scalar_dense: the recorded value, else the known one, else 1.0
+    reads.item(x.sum())        # aten::_local_scalar_dense: the recorded value, or the known value, or 1.0
     reads.equal(x, y)          # aten::equal
 
 Note [Where values come from]
@@ -9,8 +9,8 @@ Note [Where values come from]
     of the memory (`Allocation.known`), for example after `zeros`. Otherwise, it returns an assumed value (`AssumedValues`).
 
 Note [Reads in C++]
-    PyTorch's C++ code may read a value, for example if a script passes a GPU tensor as `alpha` of `add_`. The recorder does
-    not see these reads, so they take no recorded value.
+    PyTorch's C++ code may read a value, for example if a script passes a GPU tensor as `alpha` of `add_`. The recorder does not
+    see these reads, so a replay uses no recorded value for them.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def is_recorded(signature: OpSignature) -> bool:
     return STATE.reading.within or signature.op != "aten::_local_scalar_dense"
 
 
-# position of a fill value that may be a GPU tensor, which the host reads
+# position of the fill value; if the fill value is a GPU tensor, the host reads the value
 _FILL_VALUES = {
     aten.masked_fill.Tensor: 2,
     aten.masked_fill_.Tensor: 2,

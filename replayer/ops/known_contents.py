@@ -69,7 +69,7 @@ class KnownContents:
             aten.new_ones.default: lambda args: 1,
             aten.new_full.default: lambda args: args[2],
         }
-        # gradients are assumed to be finite
+        # the replay assumes that gradients are finite
         unchanged = {aten._amp_foreach_non_finite_check_and_unscale_.default: 1, aten._amp_update_scale_.default: 0}
         return {
             **{op: partial(self._filled, op, value) for op, value in filled.items()},

@@ -2,7 +2,7 @@
 """Stores sparse tensors (COO, CSR and others) and nested tensors of the virtual GPU in CPU memory.
 
     a = torch.sparse_coo_tensor(indices, values, (3, 3)).cuda()
-    a @ x       # shape from the CPU, time from the recording; with --values compute the numbers are real too
+    a @ x       # computed on the CPU, with the recorded time; with --values compute, the values are correct too
 
 Sparse ops run on the CPU, because the shapes of their results depend on values.
 
@@ -70,7 +70,7 @@ class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
         return self
 
     def new(self, indices: torch.Tensor, values: TorchAny, size: TorchAny) -> torch.Tensor:  # type: ignore[override]
-        """Optimizers call this method."""
+        """PyTorch's optimizers call this method."""
         return torch.sparse_coo_tensor(indices, values, size)
 
     def untyped_storage(self) -> TorchAny:

@@ -1,7 +1,7 @@
 """Creates CPU tensors in pinned host memory.
 
     images = pinned_copy(torch.ones(128, 3, 224, 224))
-    is_pinned(images[5])      # True: pinned is a property of the address, as for CUDA
+    is_pinned(images[5])      # True: as in CUDA, memory at a pinned address is pinned
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ EXPECTED_ERROR = {
 }
 EXPECTED_OF_DATA_PARALLEL = _ROWS["dataparallel"]
 EXPECTED_OF_RANKS = _ROWS["links"]
-EXPECTED_OF_SPLIT = max(_ROWS.values())  # no benchmark measures sharded training
+EXPECTED_OF_SPLIT = max(_ROWS.values())  # the largest known error, because no benchmark measures sharded training
 
 ORIGIN_NAMES = {
     Origin.MEASURED: "recorded",
@@ -33,7 +33,7 @@ ORIGIN_NAMES = {
     Origin.ROOFLINE: "data sheet",
 }
 
-_SLOWEST_LINK_GBPS, _FASTEST_LINK_GBPS = 0.01, 2_000.0  # from 100 Mbit/s Ethernet to beyond every GPU link
+_SLOWEST_LINK_GBPS, _FASTEST_LINK_GBPS = 0.01, 2_000.0  # from Ethernet with 100 Mbit/s to a bandwidth that no GPU link reaches
 
 
 @dataclass(frozen=True)

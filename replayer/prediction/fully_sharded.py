@@ -1,7 +1,7 @@
 """Predicts step times with fully sharded data parallelism (FSDP) from a recording of one GPU.
 
     schedule = ShardedStep.of(units, forward, backward_ns=..., gather=..., scatter=...)
-    schedule.exposed_ns         # communication time that is not hidden
+    schedule.exposed_ns         # communication time that does not overlap with computation
 
 The prediction assumes that the training uses torch.distributed.fsdp (Zhao et al., "PyTorch FSDP", 2023, section 3):
 
@@ -35,7 +35,7 @@ ROOT = ""
 class ShardedStep:
     gather_ns: float
     scatter_ns: float
-    exposed_ns: float  # communication time not hidden by computation
+    exposed_ns: float  # communication time that does not overlap with computation
 
     @classmethod
     def of(

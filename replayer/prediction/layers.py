@@ -1,6 +1,6 @@
 """Finds the layers and the repeated blocks of a recorded network.
 
-    layers = layers_of(trace)               # of one step, in the order of their calls
+    layers = layers_of(trace)               # the layers of one step, in the order of their calls
     layers[0].parameter_bytes, layers[0].block
 
 Note [Blocks]

@@ -50,8 +50,8 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class PredictedTime:
-    recorded_ns: float  # time in the recording
-    predicted_ns: float  # time under the new conditions
+    recorded_ns: float  # recorded time
+    predicted_ns: float  # predicted time under the new conditions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class PredictedFigures:
     recorded_batch: int  # batch size of the recording
     step: PredictedTime  # the step time
     busy: PredictedTime  # GPU busy time per step
-    phases: dict[str, PredictedTime]  # by phase
+    phases: dict[str, PredictedTime]  # time of each phase
     kinds: dict[str, PredictedTime]  # GPU time by kind of operation
     origins: dict[str, float]  # share of the predicted GPU time by origin
     expected_error: float | None  # 0.08 means 8 % of the step time; None if unknown, e.g. without shapes
@@ -240,7 +240,7 @@ def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorde
     of_ranks = EXPECTED_OF_RANKS if conditions.parallel == "ddp" else EXPECTED_OF_SPLIT
     several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else of_ranks if conditions.nproc > 1 else 0.0
     of_origin = EXPECTED_ERROR
-    if precision_of(recorded) == "half":  # use the error of estimates without a recording
+    if precision_of(recorded) == "half":  # use the error of estimates that were made without a recording
         trains = bool((recorded.steps.kind != StepKind.EVALUATION).any())
         of_half = network_error("training" if trains else "inference", "half", conditions.gpu).error
         of_origin = EXPECTED_ERROR | dict.fromkeys((Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE), of_half)
@@ -282,7 +282,7 @@ def step_ns(trace: Trace) -> float:
 
 
 def predicted_step_ns(recorded: Trace, predicted: Trace, same_gpu: Trace) -> float:
-    """Return the predicted step time. `same_gpu` is the prediction in which kernels take their recorded times."""
+    """Return the predicted step time. In the prediction `same_gpu`, kernels take their recorded times."""
     found, after, rows = pace(recorded), pace(predicted), measure.steady_steps(recorded)
     if found is None or after is None:
         return step_ns(predicted)

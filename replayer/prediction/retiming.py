@@ -6,8 +6,8 @@ Kernels keep their recorded order (Note [Start times of kernels] in recording/in
 
 Note [Data loading at another batch size]
     Loading a batch takes time in proportion to its samples. Without workers, the phase "loader" is this time. With workers, the
-    phase is the time by which loading is slower than the rest of the step. If the GPU limits the rest of the step, both grow
-    with the batch size, and so does their difference.
+    phase contains only the extra time: loading takes this much longer than the rest of the step. If the GPU limits the rest of
+    the step, both times grow with the batch size. The extra time then grows, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from traces.figures.measure import device_ranks, host_ranks, launch_steps, windo
 from traces.model.intervals import Intervals
 from traces.model.trace import NONE, Column, Trace
 
-_MARK = -2  # in place of the awaited kernel: the host does not wait
+_MARK = -2  # this mark in place of the awaited kernel means that the host does not wait
 
 
 class _HostTime:
@@ -64,7 +64,7 @@ class Retiming:
             hosts[rank] = _play(trace, index, durations_ns, start_ns, host_speed, loading)
             placed[index.work] = True
         ranks = device_ranks(trace)
-        for rank, host in hosts.items():  # marks and operations between ranks move with the host times
+        for rank, host in hosts.items():  # the times of marks and of operations between ranks change with the host times
             rest = ~placed & (ranks == rank)
             start_ns[rest] = host.of(trace.device.start_ns[rest])
         device = replace(trace.device, start_ns=start_ns, duration_ns=durations_ns.copy())
@@ -113,7 +113,7 @@ def _play(
         track = ordinal, stream
         queue = queues.setdefault(track, [])
         begun_ns = active_ns + waited
-        if len(queue) >= depth and queue[-depth] > begun_ns:  # a launch blocks when the queue is full
+        if len(queue) >= depth and queue[-depth] > begun_ns:  # a launch makes the host wait if the launch queue is full
             host.add(launch_ns, begun_ns)
             waited += queue[-depth] - begun_ns
             begun_ns = queue[-depth]
@@ -158,7 +158,7 @@ def _wait(
     elif len(done):
         last = done[recorded_end[done].argmax()]
         after_ns = end_ns - int(recorded_end[last])
-        if end_ns == start_ns:  # the device had finished before the host began to wait
+        if end_ns == start_ns:  # the device had finished its work before the host began to wait
             ended_ns = max(begun_ns, int(new_end[last]))
         elif after_ns <= WAIT_FOLLOWED_NS:
             ended_ns = max(begun_ns, int(new_end[last]) + max(after_ns, 0))
@@ -196,7 +196,8 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
 
 
 def _marked(phases: Any, trace: Trace, recorded: Trace) -> Any:
-    """Move the device times of phases to the ends of kernels. In steps without recorded kernels, they move with the host."""
+    """Move the device times of phases to the ends of kernels. In steps without recorded kernels, the device times move by the
+    same amount as the host times."""
     device, before = trace.device, recorded.phases
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     if not len(work) or not (phases.device_end_ns != NONE).any():

@@ -131,7 +131,7 @@ class TensorSplit:
                 "tensor parallelism cannot be predicted, because the recording has no pairs of matrix products as in"
                 " transformer blocks"
             )
-        sizes: dict[int, int] = {}  # each op's size that the ranks divide
+        sizes: dict[int, int] = {}  # for each op, the size that is divided among the ranks
         summed: dict[int, list[int]] = {}
         elements = 0
         for pair in found:
@@ -157,7 +157,7 @@ class TensorSplit:
         }
         parts |= _backward_parts(trace, backward, ops, sizes, ranks)
         rows = list(backward)
-        for number, pair in enumerate(reversed(found)):  # the backward pass visits the pairs in reverse
+        for number, pair in enumerate(reversed(found)):  # the backward pass runs the pairs in reverse order
             if backward:
                 at = rows[min(len(backward) * (number + 1) // len(found), len(backward)) - 1]
                 summed.setdefault(at, []).append(_input_bytes(ops[pair.columns[0]]))

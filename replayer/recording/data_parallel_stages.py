@@ -1,6 +1,6 @@
 """Reads the recorded times of nn.DataParallel's stages, such as scatter, parallel_apply and gather.
 
-    of_phase = recorded_stages(trace, ordinals)     # by row of the trace's phases
+    of_phase = recorded_stages(trace, ordinals)     # keys: rows of the trace's table of phases
     of_phase[3]     # [RecordedStage("scatter", device=0, begin_ns=0, end_ns=6_700_000, ...), ...]
 
 Note [Copies of parameters]

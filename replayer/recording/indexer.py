@@ -7,19 +7,20 @@ Note [Active host time]
     same calls.
 
 Note [Start times of kernels]
-    On an idle stream, a kernel starts after the recorded delay since the end of the launch call. A queued kernel starts as long
-    after the previous kernel as in the recording. If a kernel waited for a kernel on another stream, the replayed kernel waits
-    for that kernel, too. The first kernel after a call of cudaStreamWaitEvent waits in the replay even if the recorded kernel
-    did not have to wait, because the replayed script may be faster.
+    On an idle stream, a kernel starts after the recorded delay since the end of the launch call. A queued kernel starts after
+    the previous kernel, with the recorded gap between the two kernels. If a kernel waited for a kernel on another stream, the
+    replayed kernel waits for that kernel, too. After a call of cudaStreamWaitEvent, the first kernel always waits in the
+    replay. In the recording, this kernel may have started without waiting. The replayed script may be faster, so the kernel may
+    have to wait.
 
 Note [Gaps in CUDA graphs]
     The profiler makes the gaps between the kernels of a CUDA graph longer. In steps without the profiler, CUDA events measure
-    the GPU time of each phase, from the first event to the last. In a replay, the gaps are shortened so that the launch, the
-    kernels and the gaps of a phase take at most as long.
+    the GPU time of each phase, from the first event to the last. A replay shortens the gaps, so that a phase (launch, kernels
+    and gaps) takes at most this measured GPU time.
 
 Note [Phases that overlap on the device]
-    In a recording without kernels, a phase gets only the GPU time after the end of all earlier phases. The sum over all phases
-    therefore equals the GPU's busy time.
+    In a recording without kernels, a phase gets only the GPU time after the end of all earlier phases. The GPU times of all
+    phases therefore add up to the GPU's busy time.
 
 Note [Profiled and clean steps]
     Only the profiled steps of a recording have kernels, but the profiler slows down the host. `CleanPace` therefore scales the
@@ -27,9 +28,9 @@ Note [Profiled and clean steps]
 
 Note [Ops that call themselves]
     With forward-mode autograd and nested torch.func transforms, an op calls itself, and may also call other ops. For example,
-    `addmm` in forward-mode autograd calls `addmm` and `mm` twice. The replay sees these inner calls as separate ops. If the
-    outer op launches no kernels itself, the outer op therefore gets only the kernels of the inner call of the same op. Inner
-    ops that only fill or copy tensors are not separated, because many ops prepare their results with such ops.
+    `addmm` in forward-mode autograd calls `addmm` and `mm` twice. The replay sees these inner calls as separate ops. An outer
+    op that launches no kernels itself therefore gets only the kernels of the inner call of the same op. Inner ops that only
+    fill or copy tensors are not separated, because many ops prepare their results with such ops.
 """
 
 from __future__ import annotations
@@ -181,8 +182,8 @@ class RecordingIndexer:
             ends_by_stream[track] = max(int(end[i]), int(previous_end[i]))
         returned = np.where(self.launch_row != NONE, np.append(self.trace.host.end_ns, 0)[self.launch_row], self.launched_ns)
         self.issued_ns = np.maximum(np.minimum(returned, start), self.launched_ns)
-        # All kernels of a CUDA graph are issued at the same time: when the launch returns or the first kernel starts, whichever
-        # is earlier.
+        # All kernels of a CUDA graph are issued at the same time. This is the time at which the launch returns, or the start of
+        # the first kernel if that is earlier.
         launches, of = np.unique(self.launch_row, return_inverse=True)
         first_ns = np.full(len(launches), np.iinfo(np.int64).max)
         np.minimum.at(first_ns, of, self.issued_ns)
@@ -265,7 +266,7 @@ class RecordingIndexer:
         `aten::lstm` op may launch hundreds of kernels on side streams."""
         launches = self.launch_row[begin:end]
         op = np.where(launches == NONE, NONE, np.append(self.trace.host.parent, NONE)[launches])
-        op = np.where(op == NONE, -2 - np.arange(end - begin), op)  # work without an op counts as an op
+        op = np.where(op == NONE, -2 - np.arange(end - begin), op)  # GPU work that no op launched counts as an op
         numbers, counts = np.unique(np.unique(np.column_stack((self.stream[begin:end], op)), axis=0)[:, 0], return_counts=True)
         return int(numbers[counts.argmax()]) if len(numbers) else NONE
 
@@ -377,7 +378,8 @@ class RecordingIndexer:
         waits = self.wait_in
         for at in sorted(ops, key=self.host_start.__getitem__):
             p = phases[ops[at][0]]
-            under = [k for k in ops[at] if phases[k] == p]  # an op that spans several phases belongs to the first one
+            # an op that spans several phases belongs to the first of these phases
+            under = [k for k in ops[at] if phases[k] == p]
             segment = by_phase[p].lane(self._lane_of(int(self.ordinals[first + under[0]])))
             keys, shapes, dtype, layout = self._keys_of(at, {self.work_name[first + k] for k in under})
             start_ns, end_ns = max(self._within(p, self.host_start[at]), 0), self._within(p, self.host_end[at])
@@ -416,7 +418,7 @@ class RecordingIndexer:
         name = self.trace.host.name
         inner: dict[int, list[int]] = {}
         divided = set[int]()
-        for at in sorted(above):  # an op comes after the ops above it
+        for at in sorted(above):  # in this order, an outer op comes before its inner ops
             outer = above[at]
             if name[outer] == name[at]:
                 inner.setdefault(outer, []).append(at)

@@ -53,9 +53,9 @@ from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import initialized_parameters, with_modules
 
 _LOSSES = "torch.nn.modules.loss"  # the time "rest" includes calls of these modules
-_MOST_FULL_STEPS = 3  # steps above the measured memory limit after which the script is stopped
+_MOST_FULL_STEPS = 3  # the script is stopped after this number of steps above the measured memory limit
 
-COUNTED_ELSEWHERE_NS = 1  # time of a phase if the time of another phase includes it
+COUNTED_ELSEWHERE_NS = 1  # time of a phase whose real time is already part of another phase
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,8 +110,10 @@ class LibraryPace:
         self.gpu: Gpu = self._files[0].gpu
         self._named: LibraryCell | None = self._files[0].cell(choice.model) if choice.model else None
         self._models = weakref.WeakKeyDictionary[Any, WorkloadSignature]()
-        self._autocast_within = weakref.WeakKeyDictionary[Any, str]()  # dtype of the autocast that a model's `forward` enters
-        self._running: tuple[Any, WorkloadSignature, bool] | None = None  # a model whose times are used, and whether it trains
+        # for each model, the autocast dtype that its `forward` sets
+        self._autocast_within = weakref.WeakKeyDictionary[Any, str]()
+        # the model that provides the current times, and True if it trains
+        self._running: tuple[Any, WorkloadSignature, bool] | None = None
         self._matches: dict[tuple[object, ...], Match] = {}
         self._call: ModelCall | None = None
         self._calls: list[ModelCall] = []
@@ -120,7 +122,7 @@ class LibraryPace:
         self._copied = False  # True if the library provided the time of a copy in this step
         self._last: LibraryCell | None = self._named
         self._copies_by_cell: dict[str, _Copies | None] = {}
-        self._said: dict[str, list[str]] = {}  # messages by subject
+        self._said: dict[str, list[str]] = {}  # printed messages for each subject
         self.has_next_time = False  # True if the library has the time of the next call
         self._full: LibraryCell | None = None
         self._full_steps = 0
@@ -175,7 +177,7 @@ class LibraryPace:
         self._running, self._autocast_within[module] = None, dtype
         match = self._match(with_autocast := replace(signature, autocast=dtype))
         if not match.is_same:
-            self.set_up_ends()  # the times without autocast do not count
+            self.set_up_ends()  # ignore the times that were found without autocast
             self._said.clear()
             self._of_another(match, batch_of(with_autocast), trains)
 

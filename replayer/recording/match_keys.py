@@ -21,8 +21,9 @@ from traces.model.trace import NONE, UNKNOWN_LIST, HostKind, Trace, shapes_text
 from traces.names.device_names import GRAPH_LAUNCHES
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
-_INDEXED = frozenset({"index", "_unsafe_index"})  # a tensor and a list of indices
-_INDEXED_PUT = frozenset({"index_put", "_unsafe_index_put", "_index_put_impl"})  # also the values
+_INDEXED = frozenset({"index", "_unsafe_index"})  # ops with a tensor and a list of indices as arguments
+# ops that also have the new values as an argument
+_INDEXED_PUT = frozenset({"index_put", "_unsafe_index_put", "_index_put_impl"})
 
 
 class RecordedKeys:

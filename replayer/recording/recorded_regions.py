@@ -37,7 +37,7 @@ INPUTS = ""
 # copies the inputs of a compiled function into the memory of its CUDA graph
 _COPIES_INPUTS = "aten::_foreach_copy_"
 
-# smallest similarity (0 to 1) of two compiled functions that count as one
+# two compiled functions count as the same function if their similarity (0 to 1) is at least this
 _ALIKE = 0.25
 
 
@@ -51,7 +51,7 @@ class RecordedCall:
         return any(signature.op in GRAPH_LAUNCHES for signature in self.ops)
 
 
-Variants = dict[Shapes, list[list[RecordedCall]]]  # by the shapes of the inputs
+Variants = dict[Shapes, list[list[RecordedCall]]]  # recorded calls for each list of input shapes
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,11 +107,11 @@ class RecordedRegions:
                 resizes = bool(_changed_sizes(recorded_inputs, inputs)) and not variants[-1][0].launches_graph
                 likeness = _likeness(variants[-1][0].ops, graph_ops)
                 if (is_same and other not in taken) or (resizes and likeness >= _ALIKE):
-                    # Sizes that equal the old batch size by chance are changed, too.
+                    # This also changes other sizes that happen to equal the old batch size.
                     call = variants[-1][0] if is_same else self._resized(variants[-1][0], recorded_inputs, inputs)
                     fit = _similarity(call.ops, graph_ops), -octaves_apart(recorded_inputs, inputs)
-                    # Inductor may compile a function again for a new size, even if Dynamo treats the size as variable. The
-                    # new region has another name, so a recorded region may fit although its name differs.
+                    # Inductor may compile a function again for a new size, even if Dynamo treats the size as variable. The new
+                    # region has a new name. A recorded region with a different name may therefore fit.
                     is_recompiled = is_same and likeness >= _ALIKE and _function(other) == _function(name)
                     ranked.append(((is_recompiled, likeness, is_same, other == name, *fit), (other, recorded_inputs)))
         return max(ranked, key=itemgetter(0))[1] if ranked else None
@@ -212,7 +212,7 @@ class _Signatures:
     def __init__(self, trace: Trace, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> None:
         self._trace, self._match_keys, self._keys = trace, match_keys, keys
         self._known: dict[tuple[int, int, int, int, str], OpSignature] = {}
-        self._directions: dict[int, str] = {}  # of copies, by host row
+        self._directions: dict[int, str] = {}  # maps the host rows of copies to their directions
         device, directions = trace.device, directions_of(trace)
         for row in np.flatnonzero((device.kind == DeviceKind.MEMCPY) & (device.launch != NONE)).tolist():
             for at in trace.host.outward(int(device.launch[row])):

@@ -58,7 +58,7 @@ class RecordedRun:
 
     def follow_settings_of_script(self) -> None:
         """Let the cost model use the script's current settings, such as TF32."""
-        import torch  # here, because commands that run no script do not import torch
+        import torch  # import torch only here, because some commands run no script and do not need torch
 
         self.costs.settings = TorchSettings.of_process(torch)
 
@@ -117,8 +117,8 @@ def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, 
         within.append([])
         open_calls.append((-end_ns, row))
     last_ns = [max(-end_ns - start_ns, 0) for start_ns, end_ns, _ in calls]
-    # The CPU time of an op includes the time until the next op starts. The CPU time of an outer op is divided among its inner
-    # ops.
+    # The CPU time of an op includes the time until the next op starts. If an op calls inner ops, the inner ops share the CPU
+    # time of the outer op.
     paces = [0.0, *last_ns]
     for row, following in pairwise(within[0]):
         paces[row] = calls[following - 1][0] - calls[row - 1][0]

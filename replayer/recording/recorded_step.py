@@ -32,13 +32,13 @@ class Instance(NamedTuple):
     kernels: tuple[int, ...]
     shapes: tuple[Shape, ...]
     dtype: str
-    after_wait_ns: int = 0  # host time of the call after its wait for the device
+    after_wait_ns: int = 0  # host time that the call takes after it has waited for the device
     of_other_phase: bool = False  # True for a call in another segment; host times then count from the start of that segment
-    layout: str = ""  # of image arguments, see traces/model/layouts.py
+    layout: str = ""  # memory layout of image arguments, see traces/model/layouts.py
 
 
 class _KernelFields(NamedTuple, Generic[T]):
-    launch_ns: T  # active host time since the segment's start
+    launch_ns: T  # host time since the segment's start, without waits
     latency_ns: T
     gap_ns: T
     duration_ns: T
@@ -68,18 +68,18 @@ class KernelColumns(_KernelFields[Column]):
 class RecordedSegment:
     name: str
     host_ns: int = 0
-    # loader only: the time until the batch arrived
+    # only in the phase "loader": the time until the batch arrived
     wait_ns: int = 0
     device_ns: int = NONE  # GPU time between CUDA events, after the end of all earlier phases
     beside_ns: int = 0  # GPU time between CUDA events, while earlier phases still ran
     work_ns: int = 0
-    least_host_ns: int = 0  # minimum length of the segment, with waits for the device
+    least_host_ns: int = 0  # minimum length of the segment, including waits for the device
     kernels: list[int] = field(default_factory=list)
     exact: dict[str, list[Instance]] = field(default_factory=dict)
     equivalent: dict[str, list[Instance]] = field(default_factory=dict)
     named: dict[str, list[Instance]] = field(default_factory=dict)
     stages: list[RecordedStage] = field(default_factory=list)
-    lanes: dict[int, RecordedSegment] = field(default_factory=dict)  # the segments of devices other than the first, by ordinal
+    lanes: dict[int, RecordedSegment] = field(default_factory=dict)  # for each device except the first, the device's segment
     below_ops: set[int] = field(default_factory=set)  # the segment's kernels that were launched by an op
     origin: Origin = Origin.PHASE  # origin of `device_ns`, if the time was interpolated or estimated
     predicted: bool = False  # True if the segment is predicted (replicas.py), so the script may not run all of its kernels

@@ -32,7 +32,7 @@ def add_devices(recording: RecordedRun, gpus: int) -> None:
                 for ordinal in range(1, gpus):
                     segment.lanes[ordinal] = _replica(step, segment, ordinal)
             elif segment.name == "h2d":
-                segment.predicted = True  # scatter may copy the batch to the replicas instead
+                segment.predicted = True  # the script may leave this copy to nn.DataParallel's scatter
 
 
 def devices_for(recorded: list[Device], gpus: int) -> list[Device]:

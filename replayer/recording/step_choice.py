@@ -9,9 +9,9 @@ Note [Training steps of several kinds]
     Steps can differ: a GAN may train the critic in each step, and the generator in every fifth step. A replayed step takes its
     times from a recorded step with the same numbers of backward passes and optimizer steps. If several steps have these
     numbers, the times come from the steps that are most similar to the recorded step with the same number. Two steps are
-    similar if the phases that only one of them has are short. A step that starts the loader's processes, for example, has a
-    long phase "other". If some of the similar steps have exactly the same phases, only these steps provide times. A step in
-    which an epoch ends, for example, has an additional phase.
+    similar if all phases that occur in only one of the steps are short. A step that starts the loader's processes, for example,
+    has a long phase "other". If some of the similar steps have exactly the same phases, only these steps provide times. A step
+    in which an epoch ends, for example, has an additional phase.
 
 Note [Windows of the profiler]
     The recorder profiles further steps after a kind of step has occurred at least twice, for example when a script begins to
@@ -48,13 +48,13 @@ class StepChoice:
         # see Note [Profiled and clean steps] in indexer.py
         works = [step.has_kernels for step in steps]
         all_profiled = any(works) and not any(step.kind == StepKind.PROFILED for step in steps)
-        # the last window of a profiler may have no launches
+        # a profiler's last window may contain no kernel launches
         kept = [i for i, step in enumerate(steps) if not all_profiled or works[i] or step.kind != StepKind.STEADY]
         kinds = lists_by_key((steps[i].kind, i) for i in kept)
         clean, profiled = kinds.get(StepKind.STEADY, []), kinds.get(StepKind.PROFILED, [])
         warmup, evaluations = kinds.get(StepKind.WARMUP, []), kinds.get(StepKind.EVALUATION, [])
         after = kinds.get(StepKind.AFTER_PROFILE, [])
-        self._evaluated = evaluations  # all evaluation steps; only those in `_evaluations` are replayed
+        self._evaluated = evaluations  # all evaluation steps; the replay uses only the steps in `_evaluations`
         self._evaluations = [i for i in evaluations if self._steps[i].has_kernels] or evaluations
         trained = sorted([*clean, *profiled, *warmup, *after])
         self._trained = trained or self._evaluations or list(range(len(steps)))
@@ -70,15 +70,15 @@ class StepChoice:
         if profiled:
             warmup = [i for i in warmup if i < min(clean + profiled)]
         first = sorted([*warmup, *steady]) or self._trained
-        self.cycle = steady or first  # replayed in rotation while the script runs
-        self._first = first[: -len(self.cycle)]  # replayed once before `cycle`, in the recorded order
-        self._turns: list[int] = []  # per step in `_trained`: number of earlier steps with the same passes
+        self.cycle = steady or first  # the replay repeats these steps in rotation
+        self._first = first[: -len(self.cycle)]  # the replay runs these steps once before `cycle`, in the recorded order
+        self._turns: list[int] = []  # for each step in `_trained`, the number of earlier steps with the same passes
         seen = Counter[tuple[int, int]]()
         for i in self._trained:
             self._turns.append(seen[self._steps[i].passes])
             seen[self._steps[i].passes] += 1
         passes = [self._steps[i].passes for i in self._trained][len(self._trained) // 4 :]
-        # in training steps, or 0; see Note [Training steps of several kinds]
+        # number of training steps after which the kinds of steps repeat, or 0; see Note [Training steps of several kinds]
         self._period = next((n for n in range(1, len(passes) // 2 + 1) if passes[n:] == passes[:-n]), 0)
 
     def training(self, number: int) -> RecordedStep:

@@ -43,7 +43,7 @@ def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bo
     between = np.ones(len(events), dtype=bool)
     if len(products):
         between = events.time_ns > host.end_ns[products].min()
-    if len(products) > 1:  # the script may free the workspaces when it ends
+    if len(products) > 1:  # a script may free the workspaces at its end
         between &= events.time_ns <= host.end_ns[products].max()
     if len(np.unique(events.device)) == 1 and (events.allocated_bytes[between] < min(sizes_bytes)).any():
         return False
@@ -73,7 +73,7 @@ class Workspaces:
 
     @classmethod
     def of(cls, trace: Trace, recording: RecordedRun, rank: int) -> Workspaces:
-        if not recording.match_keys.has_shapes:  # without shapes, all calls of an op look alike
+        if not recording.match_keys.has_shapes:  # without shapes, calls of an op with different sizes cannot be distinguished
             return cls({}, {})
         exact: dict[str, list[WorkspaceSequence]] = defaultdict(list)
         equivalent: dict[str, list[WorkspaceSequence]] = defaultdict(list)
@@ -86,7 +86,7 @@ class Workspaces:
             if outermost:
                 equivalent[keys.equivalent] += sequences
         usual = {key: sequence for key, of_key in equivalent.items() if (sequence := _usual(of_key))}
-        # empty: no workspaces
+        # an empty sequence means that the op uses no workspaces
         return cls({key: _usual(of_key) for key, of_key in exact.items()}, usual)
 
     def of_op(self, keys: MatchKeys) -> WorkspaceSequence:

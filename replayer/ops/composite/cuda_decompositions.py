@@ -158,7 +158,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> TorchAny:
     _require_fitting(query, key, value, attn_mask, is_causal)
-    if query.is_cpu:  # only the mask is on the GPU
+    if query.is_cpu:  # of the arguments, only the mask is on the GPU
         attend = aten._scaled_dot_product_flash_attention_for_cpu
         return attend(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
     capability = torch.cuda.get_device_capability(query.get_device())
@@ -261,7 +261,8 @@ def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
 
 
 def ctc_loss(log_probs: TorchAny, targets: TorchAny, inputs: TorchAny, lengths: TorchAny, *options: TorchAny) -> TorchAny:
-    sizes = inputs.flatten().tolist(), lengths.flatten().tolist()  # without a batch dimension, a length has no dimensions
+    # if the input has no batch dimension, each length is a tensor without dimensions
+    sizes = inputs.flatten().tolist(), lengths.flatten().tolist()
     return aten.ctc_loss.IntList(log_probs, targets, *sizes, *options)
 
 
@@ -292,7 +293,7 @@ _NAMES_DEVICES_OF_OUT = (
 def _in_words_of_cuda(op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     result = decomposed(op, args, kwargs, torch._C.DispatchKey.CompositeImplicitAutograd)
     out: TorchAny = kwargs.get("out", result)
-    return out if result is out else out.copy_(result)  # matrix_rank of a tensor subclass does not write to `out`
+    return out if result is out else out.copy_(result)  # for a tensor subclass, PyTorch's matrix_rank does not write to `out`
 
 
 _TRANSFORMS = [f"fft_{kind}{dims}" for kind in "fft ifft rfft irfft hfft ihfft".split() for dims in ("", "2", "n")]
@@ -315,7 +316,8 @@ def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: Tor
         dim = range(-data.dim() if given is None else -len(given), 0)
     dims = [dim] if isinstance(dim, int) else list(dim)
     sizes = [out.size(each) for each in dims]
-    if "_rfft" in op._schema.name or "_ihfft" in op._schema.name:  # the last dimension of the output has half the size
+    # a real FFT's output has only half as many elements in the last dimension
+    if "_rfft" in op._schema.name or "_ihfft" in op._schema.name:
         sizes[-1] = data.size(dims[-1]) if given is None else given[-1]
     require_powers_of_two(sizes)
     narrowed: torch.Tensor = out.to(_HALF[out.dtype])

@@ -36,7 +36,7 @@ _WITHOUT_FUSED_CELL = (MODES["rnn_relu"], MODES["rnn_tanh"])
 # (ATen/cudnn/AutocastRNN.cpp).
 _CAST_TO_HALF = (torch.float32, torch.bfloat16)
 
-# without cuDNN or fused cells; `op.decompose` would use PyTorch's tracing rules
+# runs the op without cuDNN or fused cells; `op.decompose` would use PyTorch's rules for tracing
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 _NOT_ONE_BUFFER = (

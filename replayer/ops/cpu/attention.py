@@ -25,7 +25,7 @@ pad = torch.nn.functional.pad
 
 # custom_mask_type
 _FROM_TOP_LEFT, _FROM_BOTTOM_RIGHT = 1, 2
-_FLASH_BLOCK, _EFFICIENT_BLOCK = 128, 32  # kernels round the number of rows up to a multiple of this
+_FLASH_BLOCK, _EFFICIENT_BLOCK = 128, 32  # kernels round the number of rows up to a multiple of this number
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class _Attention:
     scale: float | None
     seed: torch.Tensor
     offset: torch.Tensor  # of Philox, as the seed
-    window: tuple[int, int] = (-1, -1)  # visible keys before and after the diagonal; -1 for all
+    window: tuple[int, int] = (-1, -1)  # number of visible keys before and after the diagonal; -1 means all keys
 
     @classmethod
     def drawn(
@@ -176,7 +176,7 @@ def _cudnn_backward(
     return list(map(_tokens_first, gradients[:3]))
 
 
-Sequence = tuple[slice, slice, slice]  # batch entries, queries and keys
+Sequence = tuple[slice, slice, slice]  # numbers of batch entries, queries and keys
 
 
 def _sequences(q: torch.Tensor, k: torch.Tensor, of_q: TorchAny, of_k: TorchAny, used: TorchAny = None) -> Iterator[Sequence]:
@@ -314,5 +314,6 @@ _ALL: dict[str, TorchFunction] = {
     "_fill_mem_eff_dropout_mask_": _dropout_numbers,
 }
 FORMS: dict[TorchAny, TorchFunction] = {
-    getattr(aten, name).default: form for name, form in _ALL.items() if hasattr(aten, name)  # older releases lack some
+    # older releases of PyTorch lack some of these ops
+    getattr(aten, name).default: form for name, form in _ALL.items() if hasattr(aten, name)
 }

@@ -5,9 +5,9 @@
     x[x > 0.5].sum().item()     # as on the CPU with the same seed
 
 Note [Computed twice]
-    CUDA does not run ops while a CUDA graph is captured, but their results need shapes and values. The CPU therefore computes
-    captured ops, and restores all memory contents and random states after the capture. Each replay of the graph computes the
-    ops again.
+    CUDA does not run ops while a CUDA graph is captured. The results of captured ops nevertheless need shapes and values. The
+    CPU therefore computes captured ops, and restores all memory contents and random states after the capture. Each replay of
+    the graph computes the ops again.
 
 Note [Payloads]
     The values of virtual GPU memory are in a CPU storage, the payload (`Allocation.known`). A tensor's values are a view of the
@@ -84,7 +84,7 @@ def _as_it_is(storage: torch.UntypedStorage) -> Callable[[], TorchAny]:
     before = storage.clone()
 
     def undo() -> None:
-        if storage.nbytes() == before.nbytes():  # an op may resize a result, which then has no earlier values
+        if storage.nbytes() == before.nbytes():  # an op may resize a result, and a resized result has no earlier values
             storage.copy_(before)
 
     return undo
@@ -179,12 +179,12 @@ class CpuCompute:
             try:
                 result = compute()
             except (RuntimeError, IndexError) as error:
-                here.launches.raise_fault()  # the CPU kernel failed because an earlier CUDA kernel did
+                here.launches.raise_fault()  # the CPU kernel failed because an earlier CUDA kernel failed
                 raise on_one_device(error) from None
         else:
             written = [host_args[at] if isinstance(at, int) else host_kwargs[at] for at, _ in writes_of(func, args, kwargs)]
             result = _in_capture(capture, compute, tree_leaves(written))
-        if failed is not None:  # raised only now, because an op checks shapes and dtypes before its kernel can fail
+        if failed is not None:  # raise the error only now, because an op checks shapes and dtypes before its kernel can fail
             report_failed_assert(failed)
         if self._plans.leaves_device(kwargs):
             if reads_an_argument(func, args, kwargs):

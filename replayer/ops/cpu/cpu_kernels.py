@@ -143,7 +143,7 @@ def _embedding_bag(op: TorchAny, weight: TorchAny, indices: torch.Tensor, offset
     only 0."""
     bounds = offsets.clone()
     bounds[:1] = 0
-    if len(rest) > 4 and rest[4]:  # with the end of the last bag
+    if len(rest) > 4 and rest[4]:  # the offsets contain the end of the last bag
         bounds[1:][-1:] = indices.numel()
     return op(weight, indices, bounds, *rest)
 

@@ -25,13 +25,14 @@ _WIDER = {
     **dict.fromkeys((torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16), torch.int32),
     **dict.fromkeys((torch.uint32, torch.uint64), torch.int64),
 }
-_OF_A_NUMBER = re.compile(r"must be in range|out of bounds|without overflow")  # the limits of a wider dtype are other limits
+# errors about a dtype's limits; a wider dtype has other limits
+_OF_A_NUMBER = re.compile(r"must be in range|out of bounds|without overflow")
 
 
 def may_be_wider(func: Op, args: list[TorchAny], kwargs: Kwargs, refused: Exception) -> bool:
     text, dtypes = str(refused), _dtypes(args, kwargs)
     if not isinstance(refused, NotImplementedError) and compares_dtypes(refused):
-        return False  # Equal wider dtypes would hide the error.
+        return False  # If both dtypes became the same wider dtype, the op would not raise its error.
     if fits_in_float(func, text) or (re.search("low precision|MKL FFT", text) and dtypes & _LOW_PRECISION.keys()):
         return True
     if _OF_A_NUMBER.search(text):

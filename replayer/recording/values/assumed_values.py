@@ -1,7 +1,7 @@
 """Makes up plausible values for unknown tensors.
 
     assumed = AssumedValues(lambda: 0)
-    assumed.loss()      # 1.0; after 100 training steps 0.5: losses and accuracies improve slowly
+    assumed.loss()      # 1.0; after 100 training steps 0.5: losses and accuracies slowly improve
     assumed.share()     # 0.5; after 100 training steps 0.75: share of true comparisons
     assumed.count(6)    # 3: number of selected elements out of six
 
@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable
 
-HALF_AFTER = 100  # training steps after which a loss has halved
-WITHOUT_DATA = 97  # values that one line of the script may read without new data from the host before they are halved
-# number of reads within one step after which assumed values begin to shrink; a prime number, because a loop may read several
-# values per round
+HALF_AFTER = 100  # number of training steps in which an assumed loss falls to half its value
+# A line of the script may read this number of values without new data from the host. Further values are halved.
+WITHOUT_DATA = 97
+# After this number of reads within one step, assumed values begin to shrink. The number is prime, because a loop may read
+# several values per iteration.
 PATIENCE = 997
 
 
