@@ -5,8 +5,8 @@
 
 Note [A full launch queue]
     If the host runs ahead of the GPU, the launch queue becomes full, and the host waits. With the profiler, the host is slower
-    and may never fill the queue. Clean phases with a nearly full queue are therefore ignored. The length of the queue is the
-    number of launches before the end of a phase minus the number of launches that the GPU had finished at that time.
+    and may never fill the queue. Clean phases with a nearly full queue are therefore ignored. The length of the queue at the
+    end of a phase is the number of launches so far, minus the launches that the GPU has finished.
 
 Note [Phases with different names]
     The recorder and the profiler may find different phases in a step. A phase that only one of them found is therefore added to
@@ -14,13 +14,14 @@ Note [Phases with different names]
 
 Note [Windows of other work]
     The profiler may run several times, and a later profile may contain other kinds of steps, for example steps that train more
-    layers. Steps after a profile are slower, so they are not compared. A clean step is compared with the last profile that
-    began at most `STEPS_BEFORE_WINDOW` steps after it and contains a step with the same phases.
+    layers. Steps after a profile are slower, so they are not compared. A clean step is compared with a profile that began at
+    most `STEPS_BEFORE_WINDOW` steps later. The profile must contain a step with the same phases. If several profiles qualify,
+    the last one is used.
 
 Note [Profiled steps with other work]
-    For example, two of five profiled steps may save a checkpoint, and another program may interrupt a third step. The median of
-    the five steps is then far too long. If most profiled steps have the same numbers of ops and launches in a phase, only these
-    steps are therefore compared with clean steps.
+    For example, two of five profiled steps may save a checkpoint, and another program may delay a third step. The median
+    duration of the five steps is then far too long. If most profiled steps have the same numbers of ops and launches in a
+    phase, only these steps are therefore compared with clean steps.
 
 Note [The GPU's lag after a wait]
     A CUDA event's host time is only an estimate, and on some machines its error is more than 0.1 ms. After a synchronous call,
@@ -43,7 +44,7 @@ from traces.comparison.thresholds import FEWEST_ALIKE, FULL_QUEUE, LEAST_NOISE, 
 from traces.figures.measure import clean_steps, joined_phases, launch_phases, passes_of_steps, work_rows
 from traces.model.trace import NONE, Column, HostKind, Phases, StepKind, Trace
 
-Earlier = dict[str, str | None]  # by name of a phase: the name of the phase before it
+Earlier = dict[str, str | None]  # maps the name of a phase to the name of the phase before it
 
 
 @dataclass
@@ -54,14 +55,14 @@ class ComparedPhase:
     noise_ns: float  # possible error of the profiled-minus-clean difference
     profiled_ns: float  # host time without waits for the GPU
     waits: bool
-    has_threads: bool  # with DataParallel stages, whose threads run at the same time
+    has_threads: bool  # True if the phase contains nn.DataParallel stages, which run in several threads
     wait_ns: float
     lag_ns: float  # the GPU's lag at the start of the phase in clean steps
     work_ns: float  # GPU time of the work that the phase launches
     is_full: bool  # True if the launch queue is nearly full in all clean steps
     counts: Column
     own_ns: float = 0.0
-    calls: Sequence[list[tuple[float, float]]] = ()  # per step: own host times of launches with their GPU times, and of waits
+    calls: Sequence[list[tuple[float, float]]] = ()  # for each step: (host time, GPU time) of launches and waits
 
 
 def comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tuple[Column, Column]]:
@@ -75,7 +76,7 @@ def comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tupl
         if len(rows) and len(profiled):
             found += _by_passes(trace, profiled, rows, is_first=not found)
         if len(profiled) and not found:
-            break  # training steps without a clean one
+            break  # no clean step can be compared with the profiled training steps
     return found
 
 
@@ -161,7 +162,7 @@ def compared_phases(
     groups = _groups(shared, *earlier)
     whole_ns, wait_ns = of.duration_ns, waits.within(of.start_ns, of.end_ns)
     called = _contains(synchronous_ns, of)
-    called |= wait_ns > LEAST_NOISE * whole_ns  # a shorter wait in a launch may be a coincidence
+    called |= wait_ns > LEAST_NOISE * whole_ns  # a shorter wait during a launch call may be chance
     lag_ns = np.where(of.device_start_ns == NONE, 0, np.maximum(of.device_start_ns - of.start_ns, 0))
     found = []
     for own, other in groups:

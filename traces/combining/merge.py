@@ -63,7 +63,7 @@ from traces.model.trace import (
 
 NO_KERNELS = "kernels: the profiler saw no device work"
 
-# data that only a profile can add to a recording
+# data that only torch.profiler records
 _BROUGHT = frozenset(
     "kernels,host ops,host events,memory events,GPU work,shapes,dtypes,sequence numbers,device memory events,memory addresses,"
     "memory totals,call stacks".split(",")
@@ -239,7 +239,7 @@ def _stacked(parts: Sequence[Trace], places: Mapping[str, Column] | None = None)
 def _paired(recording: Trace, profile: Trace, numbers: Sequence[int]) -> list[tuple[int, int]]:
     steps, theirs = recording.steps, profile.steps
     row_of: dict[int, int] = {}
-    for row in np.argsort(steps.kind == StepKind.PROFILED, kind="stable").tolist():  # a profiled step wins if a number repeats
+    for row in np.argsort(steps.kind == StepKind.PROFILED, kind="stable").tolist():  # prefer a profiled step
         row_of[int(steps.number[row])] = row
     rows = [row_of.get(number, NONE) for number in numbers]
     if len(theirs) != len(rows) and _have_epochs(recording, profile):
@@ -261,7 +261,7 @@ def _on_clock_of(recording: Trace, profile: Trace, own: Column, theirs: Column) 
     if _have_epochs(recording, profile):
         return profile
     apart_ns = recording.steps.start_ns[own] - profile.steps.start_ns[theirs]
-    # floats cannot hold unix times in ns
+    # a float is too imprecise for a Unix time in nanoseconds
     return shifted(profile, int(apart_ns[0]) + round(float(np.median(apart_ns - apart_ns[0]))))
 
 

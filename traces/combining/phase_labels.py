@@ -25,10 +25,10 @@ from traces.model.row_order import differs
 from traces.model.trace import Column, StepKind, Trace
 
 LOADER = "loader"  # time in this phase is either CPU work or waiting for a batch
-OF_EVALUATION = "evaluation "  # begins the labels of phases of evaluation steps, if the script also trains
+OF_EVALUATION = "evaluation "  # prefix of labels for phases of evaluation steps, if the script also trains
 LOADERS = LOADER, OF_EVALUATION + LOADER
 
-NameAndCount = tuple[str, int]  # of the phases of one step
+NameAndCount = tuple[str, int]  # the name of a phase, and how often a step runs this phase
 
 
 class PhaseLabels:

@@ -3,10 +3,10 @@
     run = with_clean_pace(run, trace, rank=0)   # run.profiler_cost.op_ns == 480, run.host_scale["forward"] == 0.98
 
 Note [The profiler's cost per event]
-    torch.profiler uses the CPU just before it reads the start time of an event. The time between two events is therefore
-    reduced by the profiler's cost for the later event, but never below `LEAST_GAP_NS`. In each phase, profiled steps take
-    longer than clean steps, and the difference is the sum of the costs of the events. A fit of these differences gives the cost
-    of each kind of event. All costs are then reduced until they add up to at most the slowdown of the whole step.
+    torch.profiler uses the CPU just before it reads the start time of an event. The profiler's cost for the later event is
+    therefore subtracted from the time between two events. The result is at least `LEAST_GAP_NS`. In each phase, profiled steps
+    take longer than clean steps, and the difference is the sum of the costs of the events. A fit of these differences gives the
+    cost of each kind of event. All costs are then reduced until they add up to at most the slowdown of the whole step.
 
 Note [The clean steps decide]
     For each phase, the factor `host_scale` makes the median host time of the profiled steps equal to the median of the clean
@@ -42,7 +42,7 @@ from traces.model.trace import Column, Trace
 
 _MOST_ROUNDS = 1000
 _HALVINGS = 20
-_WAIT = -1.0  # in place of a GPU time, which is never negative: the host waits
+_WAIT = -1.0  # marks a wait of the host; real GPU times are never negative
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int, cut_otherwise: Collection[str] = ()) -> Run:
@@ -57,7 +57,7 @@ def with_clean_pace(run: Run, trace: Trace, rank: int, cut_otherwise: Collection
     launches, work_ns = launches_by_phase(trace)
     full = [full_queues(trace, rank, profiled, launches) for profiled, _ in kinds]
     counts = [common_counts(trace, *kind) if min(map(len, kind)) >= FEWEST_ALIKE else set() for kind in kinds]
-    # the most frequent kind of step decides; a phase that occurs once per step has its name as key
+    # labels depend on the most frequent kind of step; the label of a phase that runs once per step is its name
     numbered = [{of for of in counts[0] if of[1] > 1}, *(own - counts[0] for own in counts[1:])]
     labels = [PhaseLabels(trace, own) for own in numbered]
     all_labels = PhaseLabels(trace, set().union(*numbered))

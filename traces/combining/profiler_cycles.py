@@ -5,10 +5,11 @@
         trace = joined_cycles([traces[place] for place in places])
 
 Note [Process ids are not unique]
-    Two runs in containers often have the same process id. The correlation ids of a process rise from cycle to cycle, and begin
-    anew in each run. A run takes at least NEW_PROCESS_NS to import torch, so recordings with less time between them are from
-    one process. With TEARDOWN_CUPTI=1, the profiler loads CUPTI again in each cycle, so the correlation ids may begin anew in
-    one process, too. Recordings are then from one process if autograd's sequence numbers on the main thread rise.
+    Two runs in containers often have the same process id. The correlation ids of a process increase from cycle to cycle, and
+    start again at a low number in each run. A run takes at least NEW_PROCESS_NS to import torch, so recordings with less time
+    between them are from one process. With TEARDOWN_CUPTI=1, the profiler loads CUPTI again in each cycle, so correlation ids
+    may also restart within one process. In this case, recordings are from one process if autograd's sequence numbers on the
+    main thread increase.
 """
 
 from __future__ import annotations

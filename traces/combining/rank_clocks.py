@@ -7,8 +7,8 @@
 Note [Ends of collectives]
     An all-reduce ends at the same time on all ranks, because each rank needs the data of all other ranks. If the ends on two
     ranks always differ by the same time, the clocks of the two ranks differ by this time. If the difference changes, the two
-    ranks did not run the same all-reduces, so they come from different runs. Clocks of different machines do not run at exactly
-    the same speed, so the difference may change by CLOCK_DRIFT of the recorded time.
+    ranks did not run the same all-reduces, so they come from different runs. Clocks of different machines run at slightly
+    different speeds. The difference may therefore change by up to CLOCK_DRIFT times the recorded time.
     Without sequence numbers, the k-th collective of one rank is compared with the k-th collective of another rank. If one
     recording began a step later, the ends then always differ by the time of a step. If marks do not show that both ranks
     recorded the same steps, the clocks are only corrected if the difference is less than half of a step. If marks show that the
@@ -40,7 +40,7 @@ _END_TOGETHER = frozenset(
 @dataclass(frozen=True)
 class RankClocks:
     ahead_ns: dict[int, int]  # how far the clock of a rank is ahead; only of ranks with the same collectives as the first rank
-    unlike: list[tuple[int, int]]  # pairs of ranks whose collectives do not end together
+    unlike: list[tuple[int, int]]  # pairs of ranks with collectives that do not end at the same time
 
 
 def rank_clocks(recordings: Sequence[Trace], ranks: Sequence[int]) -> RankClocks:

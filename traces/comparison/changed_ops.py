@@ -14,7 +14,7 @@ Note [One op in both traces]
 
 Note [Replaced, not gone]
     PyTorch releases, vendors and compilers use different names for the same work. An op or kernel in only one trace is "gone"
-    or "added" only if nothing in the other trace replaced it. These rules are applied in order:
+    or "added" only if nothing in the other trace replaces this work. These rules are applied in order:
     1. Ops with the same canonical name are one op (`traces.names.equivalent_ops`).
     2. The name of a fused Inductor kernel lists the ops that the kernel replaces: "triton_poi_fused_add_relu_0". A foreach op
        replaces the op that it applies to each tensor.
@@ -73,7 +73,7 @@ _KINDS = {
         re.compile(r"(?:store|set|append|reshape_and|concat_and)\w*cache", re.IGNORECASE),
         {"reshape_and_cache", "reshape_and_cache_flash", "concat_and_cache_mla", "store_cache", "store_kvcache"},
     ),
-    "attention kernels": (  # FlashInfer is a library that has other kernels, too
+    "attention kernels": (  # the library FlashInfer also has kernels that are not attention
         re.compile(r"fmha|flash(?!infer)|attn|attention|(?:prefill|decode)\w*cachekernel", re.IGNORECASE),
         {"attention", "attention_backward"},
     ),
@@ -89,11 +89,11 @@ _KINDS = {
 }
 _MATRIX_PRODUCT = "matrix product"
 KERNEL_KINDS = frozenset(_KINDS)
-# view ops, which launch no kernels, but may be in the name of a fused kernel
+# view ops launch no kernels, but the name of a fused kernel may contain them
 _VIEWS = frozenset(
     "view transpose permute squeeze unsqueeze expand slice select t detach as_strided reshape alias split".split()
 )
-_NOTHING_LEFT = 1e-9  # fewer launches per step are a rounding error
+_NOTHING_LEFT = 1e-9  # a smaller number of launches per step is a rounding error
 _LONGEST_OP = 8  # longest op name, in words between underscores
 
 

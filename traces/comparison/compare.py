@@ -430,7 +430,7 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes) -> dict[str, Memo
 
 def _program_peak(trace: Trace, peak: measure.MemoryPeak | None) -> int | None:
     if peak is None or (peak.source == "run" and any(run.compiled for run in trace.runs.values())):
-        return None  # the peak of a whole run may be that of a compilation
+        return None  # the memory peak of a whole run may occur during a compilation
     return peak.peak_allocated_bytes
 
 

@@ -16,7 +16,7 @@ from traces.comparison.thresholds import MATCHED_STEP
 from traces.figures import measure
 from traces.model.trace import NONE, STEP_MARKS, Column, Origin, StepKind, Trace
 
-_IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
+_IN_A_RUN = 500  # number of last steps in which to look for equal sequences of steps
 
 
 def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:

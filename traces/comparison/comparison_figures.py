@@ -100,7 +100,7 @@ class MemoryComparison:
     replayed_run_peak_bytes: int | None = None  # includes the steps that are not compared
     capacity_bytes: int | None = None  # memory of the virtual GPU
     capacity_given: bool | None = None  # whether --gpu-memory set the capacity
-    outside_bytes: int | None = None  # capacity taken by anything other than PyTorch's allocator
+    outside_bytes: int | None = None  # GPU memory taken by anything other than PyTorch's allocator
     reserved_peak_bytes: int | None = None  # peak of the memory that the allocator reserved in the replay
     ooms: int | None = None  # number of out-of-memory errors in the replay
     fits: bool | None = None  # False if the replay ran out of memory, None if unknown
@@ -181,8 +181,8 @@ class ComparedFigures:
     # what explains most of the difference between two recordings
     largest_reason: Reason | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     problems: Both[list[str]] = Both([], [])  # sentences about problems that make the figures of a trace unreliable
-    estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # sides ("A", "B") made by `trace predict`
-    expected_errors: dict[str, float] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # of sides in `estimates`
+    estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # traces ("A", "B") that `trace predict` made
+    expected_errors: dict[str, float] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # errors of `estimates`
     estimate_error: EstimateError | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # of a replay's estimated times
     version: int = VERSION  # version of the JSON keys
 
@@ -193,7 +193,7 @@ class VerdictFacts:
 
     same_program: bool | None  # null if unknown
     reason: str  # the reason for the verdict, in words
-    verdict: Sameness  # how the programs differ
+    verdict: Sameness  # whether and how the programs differ
     evidence: Evidence  # what the verdict is based on
     not_compared: tuple[str, ...]  # facts that only one trace has, such as "shapes"
 

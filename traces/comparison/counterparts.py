@@ -24,7 +24,7 @@ from traces.figures.measure import launch_phases, launch_steps, op_of, work_in_l
 from traces.model.trace import NONE, Column, Trace, parse_shapes
 from traces.names.equivalent_ops import distinct_shapes
 
-StepPairs = list[tuple[int, int]]  # rows of both traces' steps; NONE if a trace lacks the step
+StepPairs = list[tuple[int, int]]  # pairs of step rows, one row for each trace; NONE if a trace lacks the step
 
 
 class KernelChange(IntEnum):
@@ -168,7 +168,7 @@ def _longest_growing(begin: Column, then: Column) -> Column:
 
 def longest_rising(values: Sequence[int]) -> list[int]:
     """Return the indices of a longest strictly increasing subsequence."""
-    ends: list[int] = []  # the smallest last value of a rising sequence of each length
+    ends: list[int] = []  # for each length, the smallest last value of an increasing sequence of this length
     lengths = []
     for value in values:
         at = bisect_left(ends, value)
@@ -187,7 +187,7 @@ _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),
     (*_SAME_PLACE, "phase", "op", "name"),
     (*_SAME_PLACE, "op", "name"),
-    (*_SAME_PLACE, "phase", "name", "duration_ns"),  # a replay runs work without an op for the recorded time
+    (*_SAME_PLACE, "phase", "name", "duration_ns"),  # in a replay, a kernel without an op has its recorded duration
     (*_SAME_PLACE, "phase", "name"),
     (*_SAME_PLACE, "name"),
     (*_SAME_PLACE, "phase", "op"),

@@ -235,7 +235,7 @@ def _paired(
 ) -> Iterator[tuple[str, list[IdleTime], list[IdleTime]]]:
     if ranks.recorded != ranks.replayed or len(before) != len(after):
         yield f"a GPU (A: {len(before)}, B: {len(after)})", list(before.values()), list(after.values())
-    else:  # the traces may number the devices of ranks differently
+    else:  # the same GPU may have another number in the other trace
         for one, other in zip(sorted(before), sorted(after), strict=True):
             yield one if one == other else f"{one} (B: {other})", [before[one]], [after[other]]
 
@@ -323,7 +323,7 @@ def _work(comparison: Comparison) -> Iterator[Reason]:
         yield _of_work(op, "op", what, "", where)
         own = [place for place, kernel in enumerate(kernels) if kernel.op in keys and place not in listed]
         listed.update(own)
-        inner = [kernels[place] for place in own if set(kernels[place].names) != set(names)]  # a fused kernel is its own op
+        inner = [kernels[place] for place in own if set(kernels[place].names) != set(names)]  # fused kernels count as ops
         for kernel in inner[:_MOST_KERNELS]:
             yield _of_work(kernel, "kernel", f"kernel {kernel.names[0]}", what, where)
     rest = [kernel for place, kernel in enumerate(kernels) if place not in listed and not kernel.op]
@@ -348,7 +348,7 @@ def _of_work(change: NameChange | Replacement, kind: str, what: str, part_of: st
     times_ns = change.recorded_ns, change.replayed_ns
     before_ns, after_ns = (time_ns if count else None for time_ns, count in zip(times_ns, counts, strict=True))
     names = change.names
-    is_kind = names[0] in KERNEL_KINDS  # a kind of kernel stands for the unknown op of a CUDA graph's kernel
+    is_kind = names[0] in KERNEL_KINDS  # in CUDA graphs, ops are unknown, so the type of kernel is used instead
     kind_of, verb = ("", "take") if is_kind else (f"{kind} ", "takes")
     subject = f"{kind_of}{names[0]}"
     if isinstance(change, Replacement):

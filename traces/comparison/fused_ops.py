@@ -24,7 +24,7 @@ from traces.names.equivalent_ops import canonical_op
 class FusedOps:
     """Compares fused kernels with the eager ops that they replace. All times are GPU times per step."""
 
-    kernels: tuple[str, ...]  # empty for ops that occur in the name of no fused kernel
+    kernels: tuple[str, ...]  # empty if no fused kernel's name contains the ops
     calls: int  # number of launches
     compiled_ns: int  # GPU time of the fused kernels
     ops: Mapping[str, int]  # number of eager calls by op name
@@ -59,7 +59,7 @@ def fused_ops(eager: Trace, compiled: Trace, eager_step: int, compiled_step: int
     stretches = _stretches(compiled, theirs, is_fused, {kind for kinds, _, _ in launched for kind in kinds})
     rest = _Stretch()
     paired = {a for a, _ in shared}
-    counted = {launched[place][2] for place in paired}  # an op is not gone if one of its kernels is in both traces
+    counted = {launched[place][2] for place in paired}  # if both traces contain one of an op's kernels, the op was not removed
     for place, (kinds, name, op) in enumerate(launched):
         if place not in paired:
             near = [(_distance(anchors, place, one), number) for number, one in enumerate(stretches) if one.names & kinds]

@@ -1,6 +1,6 @@
 """Finds ops that do the same work but have different names in different PyTorch releases.
 
-    calls_of(trace, op_of(trace))       # for each device span the outermost op of its call
+    calls_of(trace, op_of(trace))       # for each device span, the outermost op that launched it
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def calls_of(trace: Trace, ops: Column) -> Column:
     is_op = host.kind == HostKind.OP
     name = canonical_ops(trace, {})
     innermost = np.append(enclosing(host, is_op), NONE)
-    above = innermost[host.parent]  # the op around each span; the last row stands for NONE
+    above = innermost[host.parent]  # the op that encloses each span, or NONE without an enclosing op
     is_outermost = is_op & ((above == NONE) | (name[above] != name))
     return np.asarray(np.append(first_marked(above, is_outermost), NONE)[ops])
 

@@ -9,7 +9,7 @@ change if a threshold changes by 20 %.
 
 # --- pace and what limits the pace
 
-# the host runs ahead if the GPU's step is longer by this share, and by more than the GPU waits
+# the host runs ahead if the GPU's step is this much longer than the host's step; the difference must exceed the GPU's waits
 # chosen: steps of one program vary by about 1 %
 RUNS_AHEAD = 0.02  # share of the host pace
 
@@ -17,7 +17,7 @@ RUNS_AHEAD = 0.02  # share of the host pace
 # chosen: a launch and the last kernels of a phase take 10 to 50 µs on an H200
 CAUGHT_UP_NS = 50_000  # ns
 
-# like CAUGHT_UP_NS, as a share of a long phase
+# in a long phase, CAUGHT_UP_NS is replaced by this share of the phase
 # chosen: equal to RUNS_AHEAD
 CAUGHT_UP_SHARE = 0.02  # share of the phase
 
@@ -26,7 +26,7 @@ CAUGHT_UP_SHARE = 0.02  # share of the phase
 ALWAYS_BUSY = 0.9  # share of the pace
 
 # `trace info` mentions busier GPUs, and `trace predict` mentions less busy ones
-# chosen: the GPU works longer than it waits
+# chosen: the GPU is busy for more than half of the time
 MOSTLY_BUSY = 0.5  # share of the pace
 
 # the GPU falls behind the host only if its lag grows by at least this share in each step
@@ -37,7 +37,7 @@ FALLS_BEHIND_SHARE = 0.01  # share of the pace
 # chosen: rule of thumb
 STEPS_FALLING_BEHIND = 0.75  # share of the steps
 
-# kernels become slower at a step only if this many steps run before and after it
+# a step is reported as the start of a slowdown only if at least this many steps run before and after it
 # chosen: two slow steps may be chance
 STEPS_OF_A_LEVEL = 3  # steps
 
@@ -61,7 +61,7 @@ MOST_OPS_OF_A_BATCH = 2  # times
 # chosen: more than 95 % of a replayed step usually has recorded times
 MATCHED_STEP = 0.9  # share of the step's GPU time
 
-# one rank limits the pace if it is late at collectives for at least this share of a step
+# one rank limits the pace if it reaches collectives late by at least this share of a step
 # chosen: equal to MUCH_DATA
 MUCH_LATE = 0.1  # share of the pace
 
@@ -99,7 +99,7 @@ SLOW_STEP = 10  # times the pace
 LONG_STEP = 2  # times the pace
 
 # the noise floor is computed only from at least this many steps
-# chosen: quartiles of three values say nothing
+# chosen: quartiles of three values are meaningless
 STEPS_FOR_NOISE = 4  # steps
 
 # if more steps than this are compared, the noise of their median or mean is smaller than the noise of a single step
@@ -152,7 +152,7 @@ LEAST_IDLE_LAUNCHES = 3  # launches
 # chosen after seeing results: between kernels of 5 us, any short call ends just after a kernel by chance
 LEAST_WAIT_NS = 50_000  # ns
 
-# a call waits for a kernel that ends in the last of this many parts of the call
+# divide a call into this many parts; the call waited for a kernel that ends in the last part
 # chosen after seeing results: by chance, one call in ten looks like a wait
 LAST_PART_OF_A_WAIT = 10  # parts of the call
 
@@ -172,7 +172,7 @@ FULL_QUEUE = 1000  # launches
 # chosen after seeing results: an H100's full queue held about 940 to 1160 launches (ResNet-50, batch 128)
 NEARLY_FULL = 0.9  # of FULL_QUEUE
 
-# without recorded indices, an op's bytes are computed from launch grids of at least this size
+# if indices were not recorded, the bytes of an op are computed from a launch grid of at least this size
 # chosen after seeing results: a partly filled last block changes the result by at most 5 % (DEFAULT_TOLERANCE)
 INDEX_BLOCKS = 20  # blocks
 
@@ -182,7 +182,7 @@ INDEX_BLOCKS = 20  # blocks
 # chosen: autotuning and compilation run kernels several times
 SLOW_START = 2.0  # times the median
 
-# at least this many training steps remain after the warm-up steps
+# at least this many training steps are left after warm-up steps are removed
 # chosen: the first step has no earlier step to compare with
 FEWEST_STEADY = 2  # steps
 
@@ -225,13 +225,13 @@ STEPS_BEFORE_WINDOW = 3  # steps
 LEAST_NOISE = 0.01  # share of a step
 
 # a profiled phase that was recorded less completely is compared together with the previous phase
-# chosen: a phase that begins at the same place in recording and profile has the same length, except for a few calls
+# chosen: if a phase begins at the same place in recording and profile, only a few calls make the lengths differ
 SEEN_SHARE = 0.9  # share of the phase
 
 # --- same program?
 
 # two traces show the same program if the similarity of ops, shapes and dtypes is at least this
-# chosen: above 0.9 for ResNet-50 in different PyTorch releases; less if one layer in ten changes
+# chosen: similarity is above 0.9 for ResNet-50 in different PyTorch releases, and lower if one layer in ten changes
 SAME_SHAPES = 0.8  # similarity
 
 # two traces without shapes show the same program if the similarity of op names is at least this
@@ -242,11 +242,11 @@ SAME_NAMES = 0.9  # similarity
 # chosen after seeing results: adding one layer to 24 layers changes the number of calls by 0.04
 SAME_NUMBERS = 0.03  # share of the calls
 
-# two runs of one program differ at most by this share of half-precision work
+# in two runs of one program, the shares of half-precision kernels differ by at most this
 # chosen: mixed precision uses both dtypes
 OTHER_HALF_SHARE = 0.5  # share of the kernels
 
-# two runs of the same program differ by at most this share in channels_last images
+# in two runs of one program, the shares of channels_last images differ by at most this
 # chosen: a single layer may convert its input to another layout
 OTHER_LAYOUT_SHARE = 0.2  # share of the images
 
@@ -277,7 +277,7 @@ NEGLIGIBLE_SHARE = 0.002  # share of a step
 LEAST_REASON = 0.05  # share of the difference
 
 # the app lists a change of a phase's host time only if the change is at least this large
-# chosen: a few calls of Python
+# chosen: a few Python calls take this long
 LEAST_PHASE_NS = 20_000  # ns
 
 # --- data stalls
@@ -286,7 +286,7 @@ LEAST_PHASE_NS = 20_000  # ns
 # chosen: rule of thumb
 NOTICEABLE_WAIT = 0.02  # share of a step
 
-# a smaller share of estimated GPU time is not mentioned, and counts as no estimate
+# a smaller share of estimated GPU time is ignored
 # chosen: an error of 20 % in one hundredth of the GPU time is as small as the noise
 NOTICEABLE_ESTIMATE = 0.01  # share of the GPU time
 
@@ -336,19 +336,19 @@ FEWEST_ENDS = 3  # collectives
 # chosen: RFC 5905 (NTP) assumes 15 parts per million and allows 500
 CLOCK_DRIFT = 1e-4  # share of the time
 
-# two recordings with less time between them are from one process
+# two recordings less than this time apart are from one process
 # chosen: importing torch and creating a CUDA context takes longer
 NEW_PROCESS_NS = 2_000_000_000  # ns
 
-# recordings of two ranks are from different runs if more time lies between them
+# two ranks recorded more than this time apart are from different runs
 # chosen: machines whose clocks are wrong by a minute cannot run one job in most clusters
 CLOCKS_WITHIN_NS = 60_000_000_000  # ns
 
 # ranks are shown as one only if their numbers of kernels and copies differ by at most this share
-# chosen: stages of a pipeline are different work, even if none of them is late
+# chosen: pipeline stages do different work, so they are shown separately even if none is late
 SIMILAR_WORK = 0.1  # share of the median number of kernels and copies
 
-# `trace doctor` warns if sleeps end this late (99th percentile)
+# `trace doctor` warns if the 99th percentile of a sleep's delay is above this
 # chosen: 0.1 % of a step of 500 ms
 LATE_NS = 500_000  # ns
 

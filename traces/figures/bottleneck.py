@@ -14,14 +14,14 @@ Note [Without kernels]
 
 Note [A late rank]
     If one rank reaches collectives much later than the others (MUCH_LATE), the other ranks wait for this rank. The late rank's
-    bottleneck is then the bottleneck of all ranks, except if another rank's GPU waits longer for its own host or for data. A
-    GPU may compute while it waits for a collective, so the possible gain is at most the time in which another rank's GPU does
-    not compute. If the GPU of the late rank computes longer than other GPUs by at least half of the possible gain, this GPU is
-    the bottleneck.
+    bottleneck is then the bottleneck of all ranks. The only exception is a GPU of another rank that waits longer for its own
+    host or for data. A GPU may compute while it waits for a collective. The possible gain is therefore at most the time in
+    which another rank's GPU does not compute. If the GPU of the late rank computes longer than other GPUs by at least half of
+    the possible gain, this GPU is the bottleneck.
 
 Note [Slower kernels]
     A GPU that reaches its power or temperature limit lowers its clock in the middle of a run. A median over all steps does not
-    show the slowdown. `trace info` therefore names the step from which kernels are slower. From this step, the median kernel
+    show the slowdown. `trace info` therefore names the first step with slower kernels. From this step on, the median kernel
     time must be larger by at least MUCH_SPREAD. Communication kernels do not count, because they include waits for other ranks.
 """
 
@@ -58,8 +58,8 @@ class Slowdown:
 
     step: int  # number of the first slower step
     before_ns: int  # kernel time of a step, without communication
-    after_ns: int  # kernel time of a step from then on
-    is_alike: bool  # most kernels became slower by about the same factor
+    after_ns: int  # kernel time of a step after the slowdown
+    is_alike: bool  # True if most kernels became slower by about the same factor
 
     def sentence(self) -> str:
         share = f"{100 * (self.after_ns / self.before_ns - 1):.0f} %"
@@ -273,7 +273,7 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 
 def _change_of_level(values: Column) -> int:
-    """Return the index at which values change permanently, for example from about 5 to about 9."""
+    """Return the index at which the values change permanently, for example from about 5 to about 9."""
     in_order = np.sort(values)
     ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")
     drift = np.abs(np.cumsum(ranks - ranks.mean()))

@@ -8,13 +8,13 @@ A kernel belongs to the step and phase that launched it.
 
 Note [Backward passes in a row]
     A script may call `torch.autograd.grad` several times in a row. The profiler shows the ops between these backward passes as
-    a phase "other". Without the profiler, the recorder does not see these ops, so it records one long backward pass. Phases of
-    one name therefore count as one phase if nothing but a phase "other" is between them.
+    a phase "other". Without the profiler, the recorder does not see these ops, so it records one long backward pass. Two phases
+    with the same name therefore count as one phase if only a phase "other" is between them.
 
 Note [Hooks of saved tensors]
     With `torch.autograd.graph.save_on_cpu`, an op calls a hook that copies tensors to the host. In a replay, the script's own
-    hook makes this copy, so the copy is not stored as a part of the op. Without hooks, only conversions such as `aten::to` copy
-    tensors to the host.
+    hook makes this copy, so the op is stored without the copy. Without hooks, only conversions such as `aten::to` copy tensors
+    to the host.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def phases_per_step(trace: Trace, name: str) -> Column:
-    """Return how many phases of this name each step has. Phases with nothing but a phase "other" between them count as one."""
+    """Return how many phases of this name each step has. Two phases with only a phase "other" between them count as one."""
     names, begins = joined_phases(trace)
     counted = begins & (names == trace.strings.find(name)) & (trace.phases.step != NONE)
     return np.bincount(trace.phases.step[counted], minlength=len(trace.steps))
@@ -184,8 +184,8 @@ def phases_per_step(trace: Trace, name: str) -> Column:
 
 @cached_result
 def joined_phases(trace: Trace) -> tuple[Column, Column]:
-    """Return the name of each phase, and mark the phases that begin under another name than the previous phase. A phase "other"
-    between two phases of one name has their name."""
+    """Return the name of each phase, and mark each phase with a different name than the previous phase. If a phase "other" is
+    between two phases with the same name, this name is used for all three."""
     # see Note [Backward passes in a row]
     phases = trace.phases
     order = np.lexsort((phases.start_ns, phases.step))
@@ -284,7 +284,7 @@ def launch_time_ns(trace: Trace) -> Column:
     for rows in _streams_in_order(trace):
         places = np.flatnonzero(known[rows])
         unknown = np.flatnonzero(~known[rows])
-        after = np.searchsorted(places, unknown)  # the place in `places` of the next work with a known launch
+        after = np.searchsorted(places, unknown)  # the index in `places` of the next work with a known launch
         between = (after > 0) & (after < len(places))
         unknown, after = unknown[between], after[between]
         before_ns, after_ns = launched_ns[rows[places[after - 1]]], launched_ns[rows[places[after]]]

@@ -7,20 +7,21 @@
 
 Note [A step's time]
     A kernel belongs to the step in which the host launched it, even if the GPU runs it after the end of the step. At the start
-    of a recording, the GPU may still run kernels that were launched earlier. This work is called the backlog and belongs to no
-    step. If the launch of a kernel is unknown, the kernel belongs to the step in which it starts. The GPU runs the kernels of a
-    stream in launch order, so the launches of other kernels on the stream may show that the kernel belongs to an earlier step.
+    of a recording, the GPU may still run kernels that were launched earlier. These kernels are called the backlog and belong to
+    no step. If the launch of a kernel is unknown, the kernel belongs to the step in which it starts. The GPU runs the kernels
+    of a stream in launch order, so the launches of other kernels on the stream may show that the kernel belongs to an earlier
+    step.
 
-    In a trace with phase times only, a kernel without a known launch belongs to the phase with CUDA events before and after the
+    If a trace contains only phase times, a kernel without a known launch belongs to the phase whose CUDA events enclose the
     kernel.
 
     completion of step s on device d    the latest end of all work on d that was launched in steps up to s
     device interval of s on d           completion(s) - completion(s - 1)
     host interval of s                  host end(s) - host end(s - 1)
 
-    If the step before a step is missing, or if the profiler started or stopped between them, the host time of the step is its
-    duration on the host. The step's device time begins when the step starts on the host, or when the device has finished
-    earlier steps.
+    If the previous step is missing, or if the profiler started or stopped between the two steps, the host time of a step is its
+    duration on the host. Its device time begins when the step starts on the host, or when the device has finished all earlier
+    steps.
 
     host pace       the median host interval of the steady steps, on the slowest rank (medians: see Note [Periodic steps] in
                     `traces.figures.spread`)
@@ -37,8 +38,8 @@ Note [A step's time]
 
 Note [Steps of several kinds]
     A GAN trains two networks, so long and short steps alternate. The median step of the host and the median step of the GPU may
-    then be different steps, so the step times of only one of them are used. The step times of the GPU are used if the GPU is
-    still working when the host ends a step (median lag above 0).
+    then be different steps, so the step times of only one of them are used. If the GPU usually finishes a step later than the
+    host (median lag above 0), the step times of the GPU are used.
 
 Note [What limits the pace]
     If the host waits for the GPU in each step, the host and the GPU need the same time per step. The GPU falls behind the host
@@ -48,8 +49,8 @@ Note [What limits the pace]
     The median step may hide the limit. For example, if 14 of 29 steps wait long for data and 15 steps do not wait, the GPU
     limits the median step, but the waits for data take half of the time. The limit is therefore found from the mean step
     (`StepPace.mean`) if step times vary by more than MUCH_SPREAD, or if the mean is more than DEFAULT_TOLERANCE above the
-    median. A mean below the median counts only if it is more than MUCH_SPREAD below, because the first steps of a host that
-    runs ahead are short.
+    median. If the mean is below the median, the mean step is used only if the difference is more than MUCH_SPREAD. The reason
+    is that the first steps of a host that runs ahead are short.
 
 Note [Waits for data]
     If a script waits for a batch while the GPU still has queued work, the wait costs no time. The step time "without data
@@ -85,7 +86,7 @@ class StepTimes:
     end_ns: Column
     gpu_ns: dict[int, Column]
     busy_ns: dict[int, Column]  # how long the device was busy between `begin_ns` and `end_ns`, with work of any step
-    queued_ns: dict[int, Column]  # how long work was queued or running on the device in `device_interval_ns`
+    queued_ns: dict[int, Column]  # the part of `device_interval_ns` in which work was queued or running on the device
     has_others: dict[int, Column]  # whether work of no step, such as the backlog, ran between `begin_ns` and `end_ns`
     launches: dict[int, Column]  # whether the step launched work on the device or has CUDA events there
     data_wait_ns: Column  # see Note [Waits for data]
@@ -335,7 +336,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 def _without_queue(times: StepTimes, device: int, rows: Column) -> tuple[int, int]:
     """Return two mean times per step: the time in which the GPU had no queued work, and the step time."""
     mine = rows[times.launches[device][rows]]
-    if device not in times.queued_ns or not len(mine):  # without kernels, the queue is unknown
+    if device not in times.queued_ns or not len(mine):  # without kernels, the launch queue is unknown
         return 0, 0
     interval_ns = times.device_interval_ns[device][mine]
     return mean(interval_ns - times.queued_ns[device][mine]), mean(interval_ns)
@@ -391,7 +392,7 @@ def _median(of: PaceSeries) -> int:
 
 def _falls_behind(times: StepTimes, rows: Column, device: int, pace_ns: int) -> int:
     rows = times.of_devices(rows)[device]
-    # time for which the GPU still computes after the host has finished the step
+    # how long the GPU continues to compute after the host has finished the step
     lag_ns = np.maximum(times.completion_ns[device] - times.host_end_ns, 0)
     grown_ns = np.diff(lag_ns[rows])[times.follows[rows[1:]]]
     if len(grown_ns) < 2 or (grown_ns > thresholds.FALLS_BEHIND_SHARE * pace_ns).mean() < thresholds.STEPS_FALLING_BEHIND:

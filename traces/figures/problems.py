@@ -38,8 +38,8 @@ class Problem:
 class _Kind:
     severity: Severity
     text: str
-    serious_if_many: bool = False  # the problem becomes serious at SERIOUS_SHARE of the kernels
-    why_work_is_hidden: str = ""  # why the device may have worked at times that look idle
+    serious_if_many: bool = False  # True if the problem is serious when it affects at least SERIOUS_SHARE of the kernels
+    why_work_is_hidden: str = ""  # why the device may have worked at times at which it seems idle
 
 
 _UNKNOWN = _Kind(Severity.WARNING, "Problems of the kind {kind} were found in the file (count: {n}).")

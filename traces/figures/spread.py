@@ -4,19 +4,19 @@
 
 Note [Periodic steps]
     Long and short steps may alternate, for example if only every fourth step updates the weights. If steps repeat with a period
-    of k steps, every statistic is the median over means of k consecutive steps. The period is k if nine in ten steps take as
-    long as the step k steps earlier (within REPEATS_WITHIN of the mean). Single slow steps do not count as a pattern: most
+    of k steps, all statistics are computed from the means of k consecutive steps. The period is k if nine in ten steps take as
+    long as the step k steps earlier (within REPEATS_WITHIN of the mean). A single slow step is not a pattern. Therefore, most
     large differences between consecutive steps must occur again k steps later. At least two periods and four pairs of steps are
     needed.
 
 Note [Means of varying steps]
     If half of the steps are short and half are long, the median is the time of a short or a long step by chance. If at least
     four steps of each trace vary by at least MUCH_SPREAD (`noise_floor`), the means of the traces are therefore compared. If
-    only one of the traces varies, a busy machine probably slowed some of its steps, so the medians are compared. But if the
-    mean of this trace is at least LONG_STEP times its median, most of the time passes in long steps, for example in steps that
-    wait for the workers of a DataLoader. The means are then compared. With fewer than four steps, a single slow step would
-    change the mean. The means leave out steps of at least SLOW_STEP times the 75th percentile, because such a step contains
-    more than a training step.
+    only one of the traces varies, a busy machine probably slowed some of its steps, so the medians are compared. There is one
+    exception: if the mean of this trace is at least LONG_STEP times its median, the means are compared. Most of the time then
+    passes in long steps, for example in steps that wait for the workers of a DataLoader. With fewer than four steps, a single
+    slow step would change the mean. Steps of at least SLOW_STEP times the 75th percentile are left out of the means, because
+    they also do other work than training.
 
 Note [Noise of an average]
     The average of many steps is more certain than the time of one step. If step times are independent and normally

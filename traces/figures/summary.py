@@ -54,8 +54,8 @@ class GpuUse:
     """Says how busy one GPU is."""
 
     name: str  # name of the GPU
-    busy_ns: int  # covers the whole trace
-    idle_share: float | None  # covers only the training steps, and is None for a GPU without kernels
+    busy_ns: int  # busy time in the whole trace
+    idle_share: float | None  # idle share of the training steps, or None for a GPU without kernels
     streams: dict[int, int]  # GPU busy time by stream
 
 
@@ -108,7 +108,7 @@ class Summary:
     ops: list[measure.WorkSum]  # innermost ops around kernel launches, at most TOP
     calls: list[measure.WorkSum]  # outermost ops around kernel launches, at most TOP
     host_ops: list[measure.HostOpSum]  # ops with the most time on the host, at most TOP; only for traces without GPU work
-    host_ops_ns: int  # time of all ops on the host, without the ops that they call
+    host_ops_ns: int  # host time of all ops, without inner ops
     memory: dict[str, measure.MemoryPeak]  # by device label
     lacks: list[str]  # missing data, such as "shapes"
     problems: dict[str, int]  # number of problems of each kind
@@ -120,7 +120,7 @@ class Summary:
     slowdown: Slowdown | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
     # all kernels of the steps counted in `analyses.idle`, if these steps launched less than half of the GPU's work
     step_kernels: list[measure.WorkSum] | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
-    # if only one step counts: its GPU time that was launched before the recording began, if that is a large part of the step
+    # if only one step is counted, and much of its GPU time was launched before the recording began: this GPU time
     earlier_work_ns: int | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
 
     @property
@@ -165,8 +165,8 @@ class Outline:
 
 @result_cache()
 def outline(trace: Trace, whole: Trace | None = None) -> Outline:
-    """Return fewer statistics than `summarize`, in less time. If `trace` contains only some ranks, `whole` is the trace of all
-    ranks."""
+    """Return some of the statistics of `summarize`, in less time. If `trace` contains only some ranks, `whole` is the trace of
+    all ranks."""
     busy = {} if why_work_is_hidden(trace) else busy_times(trace)
     return Outline(
         ranks=(whole or trace).ranks,

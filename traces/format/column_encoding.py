@@ -31,7 +31,7 @@ MAX_ROWS = 1 << 19
 
 PLAIN_NUMBERS = 256  # a longer column is packed; readers accept plain columns of any length that a msgpack list may have
 
-_CACHED_ROWS = 1 << 14  # rows that are decoded at a time, so that all intermediate results stay in the processor's cache
+_CACHED_ROWS = 1 << 14  # number of rows decoded together; small, so that intermediate results fit in the processor's cache
 
 # columns with increasing values; differences between rows take less space
 _GROWING = (
@@ -69,8 +69,8 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # All columns are constant, so only one value of each would be stored. `load` rejects such tables, because a few bytes
-        # could then ask for gigabytes of rows (FORMAT.md). So store all values of one column.
+        # All columns are constant, so only one value of each column would be stored. `load` rejects such a table, because a
+        # file of a few bytes could then claim gigabytes of rows (FORMAT.md). Therefore, store all values of one column.
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed

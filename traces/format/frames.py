@@ -39,13 +39,13 @@ STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)
 # must never change, because existing trace files would become unreadable.
 PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
-# limits a reader's memory
+# limits the memory that a reader needs
 MAX_CONTENT_BYTES = 64 << 20
 
 _BEGINNING_BYTES = 64
 _PIECE_BYTES = 1 << 16
 
-# lc=0 and pb=0 make files 5 % smaller
+# the LZMA settings lc=0 and pb=0 make files 5 % smaller
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
 _FILTERS = {LZMA_TEXT: [_THOROUGH | {"lc": 3}], LZMA_PLANES: [_THOROUGH | {"lc": 0}]}
 # settings for fast compression of large contents: four times as fast as the default settings, but files are 6 to 12 % larger;
@@ -101,7 +101,7 @@ def _decompressed(codec: int, payload: bytes, piece_bytes: int) -> Iterator[byte
     if codec == STORED:
         yield payload
         return
-    at_most = max(1, piece_bytes)  # zlib takes 0 as unlimited
+    at_most = max(1, piece_bytes)  # zlib treats 0 as "no limit"
     if codec == DEFLATED:
         inflate = zlib.decompressobj(-zlib.MAX_WBITS, PRESET_DICTIONARY)
         while piece := inflate.decompress(payload, at_most):
@@ -173,7 +173,7 @@ class Scan:
     frames: list[Frame]
     end: Frame | None
     whole_bytes: int
-    chain: int  # checksum of the last head, which the next head continues
+    chain: int  # checksum of the last frame head; the checksum of the next head starts from this value
 
 
 def scan(data: bytes, before: Scan | None = None) -> Scan:
@@ -181,7 +181,7 @@ def scan(data: bytes, before: Scan | None = None) -> Scan:
 
     Note [Cut or damaged]
         A file is truncated if its last frame is incomplete. A file with any other error is damaged. The head of a frame has its
-        own checksum, so a corrupted length is not mistaken for truncation. The checksum of each frame's head includes the
+        own checksum, so a corrupted length is not mistaken for truncation. The checksum of a frame's head also covers the
         previous head, so lost, duplicated or swapped frames are detected as damage.
     """
     if before is None:

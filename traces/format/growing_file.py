@@ -54,7 +54,7 @@ class _Tail:
 class Follower(_Tail):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
-        self._assembly = Assembly(UnpackLimit(0, None))  # our own child process writes the file, so no limit applies
+        self._assembly = Assembly(UnpackLimit(0, None))  # no memory limit, because our own child process writes the file
 
     def more(self) -> bool:
         """Read new data of the file. Return True if there is any. Raises TraceFormatError."""

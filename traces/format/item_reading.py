@@ -21,7 +21,7 @@ from traces.model.trace import TABLES, Column, Table
 
 T = TypeVar("T")
 
-MAX_LIST = 1 << 14  # elements; also the number of texts per item
+MAX_LIST = 1 << 14  # maximum number of elements in a list, and of texts in an item
 
 # limits for one unchecked item; a table has about fifteen lists and maps
 _MAX_LISTS_AND_MAPS = 64
@@ -103,7 +103,7 @@ class LaterTable:
         with located(self._offset_bytes):
             with self._lock:
                 while self._whole is None and name not in self._packed:
-                    # if another column has already found the damage, the iterator is at its end
+                    # the iterator has ended if reading another column has already found the damage
                     require(next(self._reading, False), "a large frame cannot be read")
             if self._whole is None:
                 return unpack_column(self._packed[name], rows, np.dtype(kind.DTYPES[name]), name)

@@ -39,18 +39,18 @@ from traces.model.workload import WorkloadSignature
 
 T = TypeVar("T")
 
-_PACKER = msgpack.Packer(unicode_errors="surrogatepass")  # one for all items, because `packb` allocates a buffer in each call
+_PACKER = msgpack.Packer(unicode_errors="surrogatepass")  # shared by all items, because `packb` allocates a buffer in each call
 
 # Bytes of memory per text (with its entry in the string table), and per character of JSON in the worst case ("[[],[],...")
 _BYTES_PER_TEXT = 128
 _BYTES_PER_JSON_CHARACTER = 24
 _ROW_BYTES = {name: sum(np.dtype(dtype).itemsize for dtype in kind.DTYPES.values()) for name, kind in TABLES.items()}
-_ROW_BYTES["steps"] = 512  # with the figures computed for each step
+_ROW_BYTES["steps"] = 512  # includes the statistics that are computed for each step
 _BYTES_PER_TRACK = 32 << 10  # a timeline row and sums of a thread, device, stream or loader
 TRACKS = {"device": ("device", "stream"), "batches": ("rank", "loader")}  # columns with a timeline row per pair of values
 _LONGEST_TEXT = 1 << 20  # characters; C++ template names have thousands
 
-# rows of a table per item; a reader of a few ranks decompresses only the frames that contain rows of these ranks
+# rows of a table per item; a reader that needs only some ranks decompresses only the frames with rows of these ranks
 _ITEM_ROWS = 1 << 17
 
 # depth of nested lists and objects in provenance and properties; PyTorch uses three levels
@@ -207,7 +207,7 @@ class Assembly:
         return Trace(strings=Strings(self._texts), **header, **tables)
 
     def check_tracks(self, devices_and_threads: int, tables: Mapping[str, Any]) -> None:
-        """Reject a file with so many threads, devices, streams or loaders that they would need too much memory."""
+        """Reject a file if its threads, devices, streams or loaders would need too much memory."""
         tracks = devices_and_threads + sum(_pairs(tables[name], *TRACKS[name]) for name in tables.keys() & TRACKS)
         self._limit.check(tracks * _BYTES_PER_TRACK, f"{tracks} threads, devices, streams and loaders")
 

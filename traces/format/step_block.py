@@ -21,7 +21,7 @@ from traces.format.frames import Damaged, require
 from traces.model.trace import NONE, Column, Phases, Steps
 
 _I8 = np.dtype("i8")
-_MOST = 1 << 31  # limit of an index or a rank
+_MOST = 1 << 31  # limit for indices and ranks
 _MOST_STEPS = 1 << 62  # the largest number of a step
 
 
@@ -31,14 +31,14 @@ class StepBlock(NamedTuple):
     kind: int
     steps: int
     times: int  # number of boundaries of a step after its start; the last boundary is the step's end
-    # for each phase of a step, its name, and the numbers of the boundaries at which it begins and ends; boundary 0 is the
-    # step's start
+    # for each phase of a step: its name, and the numbers of the boundaries where the phase begins and ends. Boundary 0 is the
+    # start of the step.
     names: Sequence[int]
     begins: Sequence[int]
     ends: Sequence[int]
     times_ns: Sequence[int] | Column  # start of the first step, then the boundaries of each step
     device: int = NONE
-    # the same for the times at which the device reached CUDA events
+    # like `times_ns`, but with the times at which the device reached CUDA events
     device_times: int = 0
     device_begins: Sequence[int] = ()
     device_ends: Sequence[int] = ()

@@ -62,7 +62,7 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
         unpacked = max(unpacked_bytes(trace), sum(len(content) for _, content in contents))
         if (lacking_bytes := UnpackLimit.least_file_bytes(unpacked) - sum(map(len, parts))) > 0:
             writer.add(frames.DATA, header_item(trace, row_counts(trace), blanks=lacking_bytes))
-    except (TypeError, ValueError) as error:  # the provenance is not JSON, or a text is larger than a frame
+    except (TypeError, ValueError) as error:  # the provenance cannot be stored as JSON, or a text is larger than a frame
         raise TraceWriteError(path, str(error)) from error
     writer.add(frames.END, end_item(len(trace.strings), row_counts(trace)))
     with _as_write_error(path):
@@ -136,7 +136,7 @@ class TraceStream:
             raise TraceWriteError(self.path, "the stream is closed, or an earlier write failed")
         try:
             _write_all(self._file, frame)
-        except OSError as error:  # the file ends inside a frame after a failed write, so nothing may be appended
+        except OSError as error:  # after a failed write, the last frame is incomplete, so nothing may be appended
             os.close(self._file)
             self._file = None
             raise TraceWriteError(self.path, error.strerror or str(error)) from error
@@ -164,7 +164,7 @@ def _lazy(path: str | os.PathLike[str], found: frames.Scan, limit: UnpackLimit) 
     try:
         trace = _assemble(found, limit, assembly)
     except frames.Damaged:
-        return _assemble(found, limit, Assembly(limit))  # with a message about the first damaged frame
+        return _assemble(found, limit, Assembly(limit))  # if data is damaged, the error describes the first damaged frame
     limits = checks.column_limits(trace)
     for name in TABLES:
         setattr(trace, name, _checked_when_read(path, trace, name, limits, assembly))

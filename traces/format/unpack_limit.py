@@ -4,9 +4,9 @@
     limit.limit_bytes                           # 64 MiB + 128 times the file
     limit.check(8 << 30, "rows of 8590 MB")     # raises TooLarge; the one-line message says how to raise the limit
 
-In 30 real recordings, the data in memory are 6 to 68 times as large as the file. A compressed file that contains only zeros
-could take 7000 times as much memory as disk space. The environment variable TRACE_UNPACK_LIMIT_MB sets the memory limit in
-megabytes.
+In 30 real recordings, the unpacked data takes 6 to 68 times as much memory as the file takes disk space. A compressed file that
+contains only zeros could take 7000 times as much memory as disk space. The environment variable TRACE_UNPACK_LIMIT_MB sets the
+memory limit in megabytes.
 """
 
 from __future__ import annotations

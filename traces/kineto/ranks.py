@@ -93,7 +93,7 @@ def assemble(
                 _refuse_pair(source, document)
                 for rank, events in _by_rank(document.events).items():
                     recordings.append(_read_rank(source, replace(document, events=events), rank, found, marks_are_steps))
-                # free the parsed file before reading the next one
+                # free the memory of the parsed file before the next file is read
                 del document
             recordings[first:] = _of_one_file(recordings[first:])
         except TraceImportError as error:

@@ -10,8 +10,9 @@ A library folder contains recordings (`*.msgpack`) and files of published step t
 bundled folder, a user's folder, and the folders in the environment variable TRACE_LIBRARY.
 
 Note [One name, one entry]
-    If two folders contain an entry of the same name, using it raises an error with both file names. If one of the two was
-    chosen silently, nobody would notice times from the wrong file. Unreadable files are not listed, but reported by `faults`.
+    If two folders contain an entry of the same name, using it raises an error with both file names. If the library silently
+    chose one of the two, nobody would notice that the times come from the wrong file. Unreadable files are not listed, but
+    reported by `faults`.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def _opened(path: Path) -> CellFile | TraceError:
     return _read(path, stat.st_mtime_ns, stat.st_size)
 
 
-@lru_cache(maxsize=64)  # commands read the same files repeatedly
+@lru_cache(maxsize=64)  # a command may read the same file several times
 def _read(path: Path, _changed_ns: int, _size_bytes: int) -> CellFile | TraceError:
     try:
         return read_cells(path)

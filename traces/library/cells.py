@@ -104,14 +104,14 @@ class LibraryCell:
     batches: Column
     phases_ns: Mapping[str, Column]
     spread_ns: Mapping[str, Column] = field(default_factory=dict)  # standard deviations, if known
-    # for each batch size in `memory_batches`: the peak memory of a step, and the memory in use between steps
+    # peak memory of a step, and memory in use between steps, for each batch size in `memory_batches`
     memory_batches: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     peak_bytes: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     persistent_bytes: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     out_of_memory_batch: int | None = None  # smallest batch size that ran out of memory; None if there is none
     # includes the provenance that all entries of the file have in common
     source: CellSource = field(default_factory=CellSource)
-    provenance: Mapping[str, Json] = field(default_factory=dict)  # JSON for readers, without the source
+    provenance: Mapping[str, Json] = field(default_factory=dict)  # other metadata in JSON, without the source
 
     @property
     def whole_provenance(self) -> dict[str, Json]:
@@ -155,7 +155,7 @@ class LibraryCell:
             raise NotMeasured(self, batch)
         if 0 < at < len(batches):
             low, high = at - 1, at
-        else:  # outside the range, distant points are used so that noise between neighbors does not determine the slope
+        else:  # to extrapolate, use distant points, because noise would determine the slope between neighboring points
             low, high = (len(batches) // 2, len(batches) - 1) if at else (0, len(batches) // 2)
         if low == high:
             share = batch / int(batches[low])

@@ -1,12 +1,12 @@
 """Finds the largest batch size that fits into a GPU's memory, based on measurements.
 
     limit = MeasuredLimit.of(cell)      # fitted=226, full=227, of p100/vgg11
-    limit.largest(estimated=265)        # 226; an estimate counts only between `fitted` and `full`
+    limit.largest(estimated=265)        # 226; an estimate is used only between `fitted` and `full`
     limit.is_exact                      # True: the next larger batch failed
     limit.is_of(226, peak_bytes)        # False for a program with a different peak
 
 Note [The same memory]
-    A program may recompute activations or keep a copy of its weights, which a workload signature does not show. A PyTorch
+    A workload signature does not show whether a program recomputes activations or keeps a copy of its weights. A PyTorch
     release may also keep more tensors for the backward pass: MobileNetV2 needs 1.4 times as much memory since 1.11. The largest
     measured batch size is therefore valid only for programs with the same peak memory as the measured one. Small differences
     are allowed, because the peak depends on when the training loop frees its gradients.

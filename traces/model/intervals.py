@@ -32,7 +32,7 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # for t in interval k: before(t) = t + _shift_ns[k]
+        # for a time t in interval k: before(t) = t + _shift_ns[k]
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))
@@ -65,7 +65,8 @@ def containing(start_ns: Column, end_ns: Column, time_ns: Any) -> Column:
 
 
 def outermost(start_ns: Column, end_ns: Column) -> Column:
-    """Return False for the intervals that begin inside an earlier one. The intervals must be sorted by their start."""
+    """Return False for each interval that begins inside an earlier interval, and True for all others. The intervals must be
+    sorted by their start."""
     return np.append(True, start_ns[1:] >= np.maximum.accumulate(end_ns)[:-1])[: len(start_ns)]
 
 

@@ -15,8 +15,8 @@ _MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for colum
 REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
 KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, type)}
 
-# Sums of times must fit into 64 bits. So a start time may be at most 2**62 ns after 1970 (the year 2116), and a duration at
-# most 2**56 ns (two years).
+# Sums of times must fit into 64 bits. A start time may therefore be at most 2**62 ns after 1970 (the year 2116), and a duration
+# may be at most 2**56 ns (two years).
 _MOST = 1 << 62
 _MOST_OF_AMOUNTS = 1 << 56
 _AMOUNTS = ("duration_ns", "bytes")
@@ -52,7 +52,7 @@ def fault_of_column(table: Table, name: str, column: str, within: dict[str, tupl
         return f"{where} adds up to 2**62 or more"
     if column == "duration_ns" and np.abs(getattr(table, _START) + values).max() >= _MOST:
         return f"{name}.start_ns and {name}.duration_ns end beyond 2**62"
-    is_whole = where in within and len(values) == within[where][1]  # rather than some rows of the table
+    is_whole = where in within and len(values) == within[where][1]  # only if the whole column is checked, not some of its rows
     if where == "host.parent" and is_whole and _has_cycle(values):
         return "host.parent contains a cycle"
     return None
@@ -109,7 +109,7 @@ def column_at(trace: Trace, where: str) -> Column:
     return column
 
 
-_MOST_THREADS = 1 << 16  # of one file; a damaged file may name any thread
+_MOST_THREADS = 1 << 16  # maximum threads in one file; a damaged file may contain any thread number
 
 
 def clear_dangling_references(trace: Trace) -> None:

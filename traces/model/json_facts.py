@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def extended(kind: type[T], base: object, /, **more: object) -> T:
-    """Create an object of the dataclass `kind`. Fields that are not in `more` are copied from `base`."""
+    """Create an object of the dataclass `kind`. Fields come from `more` or, if `more` lacks a field, from `base`."""
     names = {field.name for field in fields(kind)} - more.keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(base, name) for name in names}, **more)
 

@@ -4,7 +4,7 @@
     def launch_time_ns(trace: Trace) -> Column: ...
 
     @result_cache()
-    def summarize(trace: Trace) -> Summary: ...     # for each of 256 ranks, but launch_time_ns runs once
+    def summarize(trace: Trace) -> Summary: ...     # even if called for 256 ranks, launch_time_ns runs only once
 
 Cached arrays are read-only.
 """
@@ -60,6 +60,6 @@ def cached_result(compute: Callable[Concatenate[Trace, P], R]) -> Callable[Conca
 def _read_only(result: Any) -> Any:
     if not isinstance(result, np.ndarray):
         return result
-    view = result.view()  # `result` may be a column of the trace
+    view = result.view()  # protects the original array, which may be a column of the trace
     view.flags.writeable = False
     return view

@@ -6,7 +6,7 @@ Trace files of scripts with several threads are not sorted by time.
 
 Note [Calls that take no time]
     In a replay, several ops of a thread may start at the same nanosecond, and some of them may have no duration. These ops keep
-    the order in which they were written. In another order, `trace diff` would report that the script had changed.
+    the order in which they were written. In a different order, `trace diff` would report a changed script.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from traces.model.trace import NONE, TABLES, Column, HostKind, HostSpans, String
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
-_DENSE = 8  # times the number of rows: sorting a larger range of integers is faster than counting
+_DENSE = 8  # if the range of integers is more than this many times the number of rows, sorting is faster than counting
 
 
 def in_order(trace: Trace) -> Trace:
@@ -62,14 +62,14 @@ def _called_before_longer(host: HostSpans, order: Column) -> Column:
     doubtful = takes_no_time & (host.duration_ns[longest] > 0) & (host.kind[longest] != HostKind.RUNTIME)
     if not doubtful.any():
         return np.asarray(doubtful)
-    outermost = rows  # of the spans with the same start that enclose a span
+    outermost = rows  # for each span: the outermost enclosing span with the same start
     while True:
         around = host.parent[outermost]
         outer = np.where((around != NONE) & (longest[around] == longest), around, outermost)
         if np.array_equal(outer, outermost):
             break
         outermost = outer
-    written = np.full(len(rows), len(rows))  # the first row of an outermost span
+    written = np.full(len(rows), len(rows))  # for each outermost span: the first row that was written
     np.minimum.at(written, outermost, rows)
     return np.asarray(doubtful & (outermost != longest) & (written[outermost] < written[longest]))
 
@@ -115,7 +115,7 @@ def _with_places(table: Table, places: Mapping[str, Callable[[], Column]]) -> Ta
 
 
 def new_positions(order: Column | Sequence[int], rows: int) -> Column:
-    place = np.full(rows + 1, NONE, dtype="i4")  # like all columns with rows
+    place = np.full(rows + 1, NONE, dtype="i4")  # the dtype of all columns that contain row numbers
     place[np.asarray(order, "i8")] = np.arange(len(order))
     return place
 
@@ -151,7 +151,7 @@ def distinct(column: Column) -> tuple[Column, Column, Column]:
         return values, first, place
     keys = column.astype("i8") - least
     first_of_key = np.full(most - least + 1, NONE, dtype="i8")
-    first_of_key[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)  # the last assignment to a key wins
+    first_of_key[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)  # if a key occurs more than once, the last assignment is kept
     present = np.flatnonzero(first_of_key != NONE)
     first = first_of_key[present]
     first_of_key[present] = np.arange(len(present))  # now the place of each key

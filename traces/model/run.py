@@ -46,14 +46,14 @@ class RecorderNotes:
     set_up_ns: int = 0  # overhead that occurs once, such as opening the file; not part of `overhead_ns_per_step`
     config: RecordConfig | None = None  # options of `trace record`
     virtual_gpu: str = ""  # GPU of a virtual recording, "" for a real one
-    device_lost: str = ""  # why device times end early, such as a CUDA error
+    device_lost: str = ""  # why GPU times are missing at the end, such as a CUDA error
 
 
 @dataclass(frozen=True)
 class ProfilerUse:
     steps: tuple[int, ...] = ()  # numbers of the profiled steps
     failed: str | None = None  # why the profiler recorded nothing
-    warnings: tuple[str, ...] = ()  # logged by Kineto, without timestamps
+    warnings: tuple[str, ...] = ()  # warnings that Kineto logged, without timestamps
 
 
 @dataclass(frozen=True)
@@ -167,9 +167,9 @@ class CompiledCode:
     recompiles: int = 0  # number of repeated compilations of a function
     compile_ns: int = 0  # host time of all compilations; in a replay, on the machine that ran the replay
     eager: tuple[EagerRegion, ...] = ()  # functions that ran eagerly
-    break_reasons: Mapping[str, int] = field(default_factory=dict)  # by reason, with file and line
-    recompile_reasons: Mapping[str, str] = field(default_factory=dict)  # by region: the guard that failed
-    functions: Mapping[str, str] = field(default_factory=dict)  # by region: Dynamo's name of the code, with file and line
+    break_reasons: Mapping[str, int] = field(default_factory=dict)  # number by reason, with file and line
+    recompile_reasons: Mapping[str, str] = field(default_factory=dict)  # the guard that failed, by region
+    functions: Mapping[str, str] = field(default_factory=dict)  # Dynamo's name of the code with file and line, by region
     # numbers of the evaluation steps that compiled code; training steps that compile code are warm-up steps
     compiling_evaluations: tuple[int, ...] = ()
 
@@ -182,9 +182,9 @@ class ReplayNotes:
     recording_source: str = ""  # "trace record", "kineto", or the name of a study
     config: ReplayConfig = field(default_factory=ReplayConfig)  # options of `trace replay`
     host: HostFigures = field(default_factory=HostFigures)
-    uncharged_ns: int = 0  # recorded device time of phases that the script did not enter
+    uncharged_ns: int = 0  # recorded GPU time of phases that did not occur in the replayed script
     missing: tuple[MissingOp, ...] = ()  # ops that were not recorded
-    missing_not_listed: int = 0  # number of further kinds of calls that were not recorded
+    missing_not_listed: int = 0  # number of other kinds of unrecorded calls, which `missing` does not list
     # only in a replay of published step times; `Steps.recorded_step` contains indices of this list
     cells: tuple[LibrarySteps, ...] = ()
     reads_unrecorded: int | None = None  # None if the replay computed the values
@@ -216,8 +216,8 @@ class Run:
     compiled: CompiledCode | None = None  # None if the script compiled nothing, or if the counts are unknown
     # AMD only: STREAMS, or QUEUES until June 2026 (not comparable)
     stream_numbers: str = ""
-    predicted: bool = False  # from `trace predict`, or a replay of its output
-    expected_error: float | None = None  # of the predicted step time, as a share
+    predicted: bool = False  # True for the output of `trace predict`, and for a replay of this output
+    expected_error: float | None = None  # expected error of the predicted step time, as a fraction
     profiler_cost: ProfilerCost | None = None
 
     @property

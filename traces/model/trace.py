@@ -39,13 +39,13 @@ from traces.model.run import UNKNOWN_RUN, Run
 from traces.model.workload import WorkloadSignature
 
 Column = npt.NDArray[Any]
-READ_LIMIT = 4096  # elements; larger copies to the host move data and are not read values
+READ_LIMIT = 4096  # elements; a larger copy to the host moves data and does not count as reading a value
 NONE = -1
 _PIECE_ROWS = 1 << 19  # a multiple of the rows in a frame of a trace file
 
 # Phases of a training step in the usual order, then "other" for unassigned time
 PHASES = ("loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer", "other")
-STEP_MARKS = "marks of steps"  # in `Trace.lacks`: no steps were found, so the recording is one step or has none
+STEP_MARKS = "marks of steps"  # entry of `Trace.lacks` if no steps were found; the recording then has one step or none
 
 
 class TraceError(Exception):
@@ -103,21 +103,21 @@ class Origin(IntEnum):
     """Says whether the duration of a GPU event was recorded or estimated."""
 
     MEASURED = 0  # a profiler or a CUDA event measured the time in this run
-    EXACT = 1  # same op, shapes and dtype in the recording
-    EQUIVALENT = 2  # same op under another name
-    SCALED = 3  # same op and dtype at another shape, scaled
+    EXACT = 1  # the recording has an op with the same name, shapes and dtype
+    EQUIVALENT = 2  # the recording has the same op under another name
+    SCALED = 3  # scaled from the same op and dtype with another shape
     PHASE = 4  # part of the time of the recorded phase, not of a single op
-    ROOFLINE = 5  # from bytes, FLOPs and the data sheet
+    ROOFLINE = 5  # computed from bytes, FLOPs and the GPU's data sheet
     PUBLISHED = 6
     CURVE = 7  # from a curve fitted to published measurements
 
 
 class StepKind(IntEnum):
-    STEADY = 0  # without the profiler; also every step of an imported recording
-    WARMUP = 1  # the first steps, which are slow, and steps that capture a CUDA graph or compile code
-    EVALUATION = 2  # no backward pass and no optimizer
-    PROFILED = 3  # with the profiler, in a recording that also has steps without it
-    INCOMPLETE = 4  # the recording ends before the step does; not used in any figure
+    STEADY = 0  # training step without the profiler, or any training step of an imported recording
+    WARMUP = 1  # the slow first steps, and steps that capture a CUDA graph or compile code
+    EVALUATION = 2  # a step without backward pass and optimizer
+    PROFILED = 3  # a step with the profiler, in a recording that also has steps without the profiler
+    INCOMPLETE = 4  # the recording ends before the step ends; such steps are not used in any statistic
 
     # CUDA calls are slower after a profile, so these steps do not count in median step times (Note [Steps after a profile] in
     # tracer/profile.py)
@@ -213,7 +213,7 @@ class Table:
                 if self.DTYPES.keys() <= self.__dict__.keys():
                     self.__dict__.pop("_decode", None)
             try:
-                column_values = self.__dict__[name]  # perhaps another thread has decoded it
+                column_values = self.__dict__[name]  # another thread may have decoded the column
             except KeyError:
                 raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self) from None
             return column_values
@@ -296,7 +296,7 @@ class _SpansOnDevice(_Spans):
 class Untimed(IntEnum):
     NO = 0
     CAPTURE = 1  # a CUDA graph was being captured at a phase boundary
-    DEVICE_LOST = 2  # the device failed, or had not finished the step when the script ended
+    DEVICE_LOST = 2  # the GPU failed, or the script ended before the GPU had finished the step
     PROFILE = 3
 
 
@@ -442,7 +442,7 @@ class Ending(IntEnum):
     """Says whether the duration of a collective is exact, an upper bound or unknown."""
 
     SEEN = 0
-    BY = 1  # upper bound, from the stream's wait for the operation
+    BY = 1  # upper bound, from the time at which a stream waited for the operation
     UNSEEN = 2  # unknown; the launching call's duration or 0 is stored
 
 
@@ -454,10 +454,10 @@ class Collectives(_Spans):
     group_size: I4_OR_NONE
     backend: TEXT_OR_NONE
     bytes: I8_OR_NONE
-    start_ns: I8  # of the kernels if known, else of the host call
+    start_ns: I8  # start of the kernels if known, otherwise start of the host call
     # duration of the kernels if known, otherwise the time until the call returned or the collective was seen to have ended
     duration_ns: I8
-    device: DEVICE_OR_NONE  # where CUDA events measured the duration
+    device: DEVICE_OR_NONE  # the device on which CUDA events measured the duration
     ending: Annotated[Column, "u1", 0, Ending]
     called_ns: I8_OR_NONE  # start of the host call, NONE if equal to `start_ns`
     communicator: TEXT_OR_NONE  # same on all ranks of the communicator
@@ -507,7 +507,7 @@ class Strings:
 
     def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:
         wanted = np.zeros(len(self.texts) + 1, bool)
-        is_long = len(column) > len(self.texts)  # counting is then faster than sorting
+        is_long = len(column) > len(self.texts)  # for long columns, counting is faster than sorting
         indices = np.flatnonzero(np.bincount(column + 1)) - 1 if is_long else np.unique(column)
         for index in indices.tolist():
             wanted[index] = index >= 0 and bool(is_wanted(self.texts[index]))

@@ -33,7 +33,7 @@ def from_json(kind: type[T], values: object) -> T:
     """Create an object of the dataclass `kind`. Raises ValueError for a value of a wrong type."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{kind.__name__} is {type(values).__name__}, not an object")
-    of: Any = kind  # mypy does not treat a type as hashable
+    of: Any = kind  # otherwise mypy would complain that a type is not hashable
     converters: dict[str, Callable[[Any], Any]] = _converters(of)
     made = {}
     name = None

@@ -5,7 +5,7 @@
     compare_workloads(recorded, replayed)
     # WorkloadMatch(Sameness.OTHER_BATCH_SIZE, ("batch bytes 19,267,840 in the first trace, 7 in the second",))
 
-Workload signatures show whether two recordings are of the same model. Fields that are None are not compared.
+Workload signatures show whether two recordings are of the same model. Fields with the value None are not compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COUNTS = ("parameters", "trainable_parameters", "parameter_bytes", "batch_bytes
 _NAMES = ("optimizer", "autocast")
 
 _WRAPPERS = ("OptimizedModule", "DataParallel", "DistributedDataParallel")  # OptimizedModule: of torch.compile
-_LOSS = "Loss"  # the end of the class names of losses
+_LOSS = "Loss"  # class names of losses end with this word
 
 _OF_LATER_RELEASES = ("module_order", "training_modules")  # fields that later releases added
 # names of fields in messages about equal programs

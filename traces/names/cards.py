@@ -11,12 +11,12 @@ describe one of the two GPUs.
 Note [A name's words]
     A device name is split into words ("NVIDIA A100-SXM4-80GB": a100, sxm, 80gb). A GPU model matches if the device name
     contains all its words, so "NVIDIA L40S" does not match "L4". If several models match, the one with the most words is used.
-    Words that denote a different product (Ti, SUPER, Laptop, Ada) must match in both directions.
+    Some words denote a different product (Ti, SUPER, Laptop, Ada). Both names must contain the same words of this kind.
 
 Note [A slice of a card]
     The name "NVIDIA A100-SXM4-40GB MIG 3g.20gb" denotes a slice of an A100, made by NVIDIA's Multi-Instance GPU (MIG). The
     slice "3g.20gb" has three of the card's seven compute slices and 20 GB of the card's memory. An A30 has four compute slices.
-    The slice has the same share of the card's bandwidth and cache as of its memory.
+    The slice's share of the card's bandwidth and cache equals its share of the card's memory.
 
 Note [What a context takes]
     A CUDA context reserves 2 KiB of local memory for every thread that the card can run at once. By this rule, a context takes
@@ -112,11 +112,11 @@ class Card:
     l2_bytes: int
     memory_bytes: int
     memory_gbps: float
-    # peak rates of "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", except types that are no faster than fp32
+    # peak rates of "fp64", "fp32", "tf32", "fp16", "bf16", "fp8" and "int8"; types that are no faster than fp32 are left out
     tflops: Mapping[str, float] = field(hash=False)
     link: Link
     source: str
-    memory_side_cache_bytes: int = 0  # between L2 and memory, such as AMD's Infinity Cache
+    memory_side_cache_bytes: int = 0  # size of a cache between L2 and memory, such as AMD's Infinity Cache
 
     @property
     def cache_bytes(self) -> int:
@@ -208,7 +208,7 @@ def find_card(text: str) -> Card:
     names if no GPU matches."""
     wanted = _parts(text)
     parts = {name: _parts(name) for card in CARDS for name in card.names}
-    # neither "ti" nor "3080" means an RTX 3080 Ti
+    # "ti" or "3080" alone does not denote an RTX 3080 Ti
     meant = [name for name, of in parts.items() if of & _VARIANTS < wanted <= of]
     if meant:
         nearest = min(meant, key=lambda name: len(parts[name]))

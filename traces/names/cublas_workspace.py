@@ -45,7 +45,7 @@ def workspace_bytes(major: int, amd: str | None, release: Release | None, config
     own_bytes = configured_bytes(configured or "")
     if own_bytes is not None:
         return own_bytes
-    if amd and amd.startswith("gfx"):  # torch gives the device name on NVIDIA GPUs
+    if amd and amd.startswith("gfx"):  # on NVIDIA GPUs, `amd` contains the device name instead
         return _ROCM_LARGE_BYTES if amd.startswith(("gfx94", "gfx95")) else _ROCM_BYTES
     is_large = major == 9 or (major in (10, 11, 12) and (release is None or release >= (2, 12)))
     return _LARGE_BYTES if is_large else _DEFAULT_BYTES

@@ -35,9 +35,10 @@ def canonical_shapes(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     """Return an op's input shapes in a form that does not depend on which name of the op is called, such as `copy_` or
     `_to_copy`. `op` is a canonical name.
 
-    Repeated shapes are kept, because `_foreach_add_` of 36 tensors does more work than `_foreach_add_` of 28 tensors. If an op
-    has several names, repeated shapes are removed, because the number of inputs may depend on the name: `copy_` has two inputs,
-    and `_to_copy` has one. Buffers of cuDNN have one dimension, and only some calls of an RNN have them.
+    If an op has only one name, repeated shapes are kept, because `_foreach_add_` of 36 tensors does more work than
+    `_foreach_add_` of 28 tensors. If an op has several names, repeated shapes are removed, because the number of inputs may
+    depend on the name: `copy_` has two inputs, and `_to_copy` has one. Buffers of cuDNN have one dimension, and only some calls
+    of an RNN have them.
     """
     if op in _ON_TENSOR_LISTS:
         return tuple(_with_two_dimensions(shapes))
@@ -45,8 +46,8 @@ def canonical_shapes(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def distinct_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return each shape with at least two dimensions once. If no shape has two dimensions, return each shape with one dimension
-    once."""
+    """Return the different shapes with at least two dimensions. If there are none, return the different shapes with one
+    dimension."""
     return tuple(dict.fromkeys(_with_two_dimensions(shapes)))
 
 

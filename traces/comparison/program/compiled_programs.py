@@ -29,7 +29,7 @@ _Products = list[tuple[tuple[Shape, ...], str | None]]  # shapes of the matrices
 
 _TEMPLATE = "triton_tem_"  # prefix of the kernels that replace matrix products with mode="max-autotune"
 
-# layers that are part of Inductor's kernel names; programs differ if only the compiled one has such a layer
+# Inductor's kernel names contain these layers; if only the compiled program has such a layer, the programs differ
 _LAYERS = frozenset(
     "relu gelu silu elu leaky_relu hardtanh hardswish mish softplus prelu"
     " batch_norm layer_norm group_norm rms_norm dropout max_pool2d avg_pool2d".split()

@@ -53,7 +53,7 @@ def lone_phase(recorded: Trace, other: Trace) -> str:
     ours, theirs = ({name for name, times in phase_times(t).items() if _took_time(times)} for t in (recorded, other))
     essential = set(_ESSENTIAL)
     if recorded.phase_timing is not other.phase_timing:
-        essential.remove("optimizer")  # studies often time only the two passes
+        essential.remove("optimizer")  # published studies often measure only the forward and the backward pass
     lone = sorted(essential & (ours ^ theirs)) if ours and theirs else []
     return f"only one of them has the phase {lone[0]}" if lone else ""
 

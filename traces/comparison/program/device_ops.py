@@ -6,8 +6,9 @@
 Only the forward pass and the loss are compared, because they run the same ops in all PyTorch releases.
 
 Note [Threads beside the training loop]
-    A thread that copies batches runs while the training loop is in any phase. Whether its ops run during a forward pass is
-    chance, so they are not compared. The replicas of nn.DataParallel also have threads of their own, but run the forward pass.
+    A thread that copies batches runs while the training loop is in any phase. Ops of this thread run during a forward pass only
+    by chance, so they are not compared. The replicas of nn.DataParallel also have threads of their own, but run the forward
+    pass.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 class Nesting(Enum):
     SHARED = 0  # the outermost op that both traces have
-    INNERMOST = 1  # the innermost one, because torch.func.vmap runs other ops inside the called ops
-    WITHOUT_PARTS = 2  # as SHARED, but without the other ops inside an op, such as the addition of a convolution's bias
+    INNERMOST = 1  # the innermost op, because torch.func.vmap runs different ops inside the ops that a script calls
+    WITHOUT_PARTS = 2  # like SHARED, but ignores inner ops, such as the addition of a convolution's bias
 
 
 @dataclass(frozen=True, slots=True)

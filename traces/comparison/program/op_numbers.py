@@ -62,14 +62,14 @@ def numbers_apart(
 class _CallsAStep(NamedTuple):
     """Describes how often the steps of a trace call an op."""
 
-    mean: float  # per step
-    variance: float  # of the number of calls in a step, divided by the number of steps
+    mean: float  # mean number of calls per step
+    variance: float  # variance of the number of calls per step, divided by the number of steps
     numbers: frozenset[int]  # numbers of calls in a step
 
 
 def _apart(here: _CallsAStep, there: _CallsAStep) -> float:
-    """If the data decides how often a step calls an op, means of short traces differ by chance. Such traces have steps with
-    equal numbers of calls. A difference of two standard errors is then ignored."""
+    """The number of calls per step may depend on the data, so the means of two short traces may differ by chance. If both
+    traces have steps with the same number of calls, a difference of up to two standard errors is therefore ignored."""
     chance = 2 * sqrt(here.variance + there.variance) if here.variance and there.variance else 0.0
     difference = abs(here.mean - there.mean)
     return max(difference - chance, 0.0) if here.numbers & there.numbers else difference

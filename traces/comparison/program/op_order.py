@@ -28,7 +28,7 @@ def count_moved(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> int:
 
 
 def _edits(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
-    reached = {1: 0}  # for each diagonal, the place in `a` that this many edits reach
+    reached = {1: 0}  # for each diagonal, the largest index in `a` that the current number of edits reaches
     for edits in range(min(_MOST_EDITS, len(a) + len(b)) + 1):
         for diagonal in range(-edits, edits + 1, 2):
             if diagonal == -edits or (diagonal != edits and reached[diagonal - 1] < reached[diagonal + 1]):

@@ -73,7 +73,7 @@ def _replicas(trace: Trace) -> int:
 def _of_first_replica(trace: Trace, op: Column, step: Column) -> Launched:
     parts, host = trace.parts, trace.host
     applied = parts.name == trace.strings.find(_OF_REPLICA)
-    # the lowest device first; the stages of one forward pass belong to one phase
+    # sort the stages of each forward pass (phase) by device number, lowest first
     order = np.lexsort((parts.start_ns, parts.device, ~applied, parts.phase))
     first = order[np.unique(parts.phase[order], return_index=True)[1]]
     left_out = np.setdiff1d(np.arange(len(parts)), first[applied[first]])

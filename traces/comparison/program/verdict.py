@@ -17,7 +17,7 @@ class Evidence(Enum):
     OP_NAMES = "names of ops"  # used if shapes were not recorded
     KERNEL_NAMES = "names of kernels"  # used if CUDA graphs without ops launch most of a trace's work
     WORKLOAD_SIGNATURE = "workload signature"
-    PHASES = "phases"  # only one trace has some phase
+    PHASES = "phases"  # one trace has a phase that the other trace lacks
     NONE = "none"
 
 

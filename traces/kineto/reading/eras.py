@@ -3,7 +3,7 @@
 Kineto writes no version number. The importer recognizes the format version by the file's content:
 
     E0  2020, before torch 1.8    a bare array; categories Operator, Kernel, Runtime; threads are text
-    E1  torch 1.8 to 1.9          the same in an object
+    E1 torch 1.8 to 1.9 the same categories, in an object instead of an array
     E2  torch 1.10 to 1.11        cpu_op beside Kernel and Runtime
     E3  torch 1.12                lower-case categories, flows called async_cpu_to_gpu
     E4  torch 1.13 to 2.3         flows called ac2g
@@ -67,7 +67,8 @@ MTIA_KINDS = ((re.compile("dma_request$"), DeviceKind.MEMCPY), (re.compile("even
 WINDOW_CATEGORY = "Trace"
 # Counter events ("ph": "C") have these categories.
 COUNTER_CATEGORIES = ("hardware_counters", "mtia_counters", "xpu_scope_profiler")
-# Known categories, including those of instants and flows; other events are counted and kept as HostKind.OTHER
+# Known categories, including categories of instants and flows. Events of other categories are counted, and stored as
+# HostKind.OTHER.
 _FLOW_CATEGORIES = ("async", "async_gpu", "async_cpu_to_gpu", "ac2g", "fwdbwd", "forward_backward")
 KNOWN_CATEGORIES = frozenset(
     [
@@ -86,17 +87,17 @@ ANNOTATION_NAME = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\
 # ranges of `trace record` around module calls, with the category cpu_op
 MODULE_NAME = re.compile(re.escape("nn.Module: "))
 
-# an export keeps dtype names that C++ does not have
+# exports of this tool contain PyTorch's dtype names instead of C++ names
 DTYPES = CPP_TYPES | {dtype: dtype for dtype in CPP_TYPES.values()}
 
 _FIRST_STAMP = re.compile(rb'"ts"\s*:\s*(\d+)(\.\d)?')
 _STAMP = re.compile(rb'("ts"\s*+:\s*+\d++)(?:\.(\d++))?+(?![.eE])')
 _DURATION = re.compile(rb'("dur"\s*:\s*\d+\.)(\d+)')
-_ROUNDED_DECIMALS = {b"0", b"2", b"25", b"5", b"75", b"8"}  # float64 has only these decimals at 1.7e15
+_ROUNDED_DECIMALS = {b"0", b"2", b"25", b"5", b"75", b"8"}  # near 1.7e15, float64 numbers have only these decimals
 _ABSOLUTE_US = 10**15
 _MAX_US = 4 * 10**15
-_UNIX_NS = 12 * 10**17  # the year 2008; later stamps count from 1970
-_EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the start of the file
+_UNIX_NS = 12 * 10**17  # the year 2008; later time stamps are Unix times
+_EPOCHAL_US = 10**9  # about 17 minutes; larger time stamps are not relative to the start of the file
 
 
 def exact_digits(data: bytes) -> bytes | None:

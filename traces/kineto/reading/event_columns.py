@@ -4,9 +4,9 @@
     columns.start_ns  # array([3000])
 
 Note [Trust, then mend]
-    Nearly all files are as Kineto wrote them, so many events are converted at once and without checks. An invalid event makes
-    numpy raise an error, and the importer then repairs the events one by one. Missing and guessed values are counted as
-    problems of the trace.
+    Nearly all files are unchanged since Kineto wrote them, so many events are converted together and without checks. If an
+    event is invalid, numpy raises an error, and the importer repairs the events one by one. Missing and guessed values are
+    counted as problems of the trace.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from traces.kineto.reading.odd_events import args_of
 from traces.model.trace import NONE, Column, Strings
 from traces.names.profiler_json import ProfilerJson
 
-_MAX_DURATION_NS = 30 * 86_400 * 10**9  # one month; longer durations come from an end that was never written
+_MAX_DURATION_NS = 30 * 86_400 * 10**9  # one month; for a longer duration, the profiler never recorded the end
 
 _HUGE = 1e300
 _ID_BITS = (1 << 63) - 1
@@ -60,7 +60,7 @@ class Threads:
 
     def __init__(self) -> None:
         self.keys: list[tuple[int, int]] = []
-        self.texts: list[str] = []  # names that the file gives to threads without a number
+        self.texts: list[str] = []  # thread names from the file, for threads without a number
         self._rows: dict[tuple[Any, Any], int] = {}
         self._row_of_key: dict[tuple[int, int], int] = {}
 

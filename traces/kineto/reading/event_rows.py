@@ -6,13 +6,13 @@
 
 Note [Take, then drop]
     A parsed recording consists of millions of small objects, and a second pass over them takes as long as parsing. The importer
-    therefore copies the fields of each parsed piece while the piece is in the processor's cache. The event objects are freed
-    afterwards.
+    therefore copies the fields of each parsed piece while the piece is in the processor's cache. Then the event objects are
+    freed.
 
 Note [Arrays of pieces]
-    Numbers of a piece are converted to arrays at once, because Python's integers take five times the memory. If a piece of a
-    column cannot be converted, the whole column is converted value by value, and invalid values are repaired (Note [Trust, then
-    mend] in traces/kineto/reading/event_columns.py).
+    The numbers of each piece are immediately converted to arrays, because Python's integers take five times as much memory. If
+    a piece of a column cannot be converted, the whole column is converted value by value, and invalid values are repaired (Note
+    [Trust, then mend] in traces/kineto/reading/event_columns.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SHAPES = "shapes"  # dims and types of an op's inputs, as keys of Shapes
 LAYOUT = "layout"  # the memory layout of an op's image inputs, see layouts.py
 COMMS = "comms"
 CONFIG = "config"
-QUEUE = "hsa queue"  # queue of device work on AMD, where streams have separate numbers
+QUEUE = "hsa queue"  # queue of work on an AMD GPU; queues and streams have separate numbers
 MISSING = object()
 
 _ARGS_OF_OPS = {

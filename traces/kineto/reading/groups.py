@@ -24,7 +24,7 @@ _PAIRS = ("B", "E")
 _PAIRED = ("B", None)  # "B" and "E" events of a piece, in file order
 _PLAIN_NAME = re.compile(r"[\w.:/ -]{1,60}")
 _THREAD_NAME = re.compile(r"thread \S+ \((.*)\)\s*$")
-_SAMPLED = 32  # events at the start and end of a piece that are checked for ranks
+_SAMPLED = 32  # number of events at the start and at the end of a piece that are searched for ranks
 _PIDS_PER_RANK = 100_000_000
 _LABELLED_PID = re.compile(r"\[?((?:[-_ ,]?(?:rank|worker|tp|dp|pp|ep|cp)[-_ ]?\d+)+)[\] :_-]+(\w+)", re.IGNORECASE)
 _CLOCK_EVENTS = 64
@@ -88,9 +88,9 @@ def _by_rank(events: list[Any]) -> dict[tuple[int, ...] | None, list[Any]]:
 
     Note [Merged ranks]
         Some tools that merge the files of several ranks write the rank into each event's arguments. These tools add a multiple
-        of 100 000 000 to `pid` and `device`, to keep the processes of several hosts apart. Other tools, such as the one of
-        SGLang, put a label before `pid`: "[TP00-DP01] 4711". The importer splits a merged file by rank and reads each rank like
-        a separate file.
+        of 100 000 000 to `pid` and `device`, to distinguish the processes of several hosts. Other tools, such as SGLang's merge
+        tool, put a label before `pid`: "[TP00-DP01] 4711". The importer splits a merged file by rank and reads each rank like a
+        separate file.
     """
     sample = events[:_SAMPLED] + events[-_SAMPLED:]
     if not any(_rank_of(event) is not None for event in sample):

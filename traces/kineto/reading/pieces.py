@@ -19,7 +19,7 @@ import orjson
 
 Digest = Callable[[list[Any]], list[Any]]  # reduces a piece of the event list to the data that is kept
 
-_PIECE_BYTES = 1 << 17  # orjson's document and its events for one piece fit the second-level cache
+_PIECE_BYTES = 1 << 17  # the parsed data of one piece fits in the second-level cache
 _EVENTS_OPEN = re.compile(rb'\A\s*\[|(?P<key>"traceEvents")\s*:\s*\[')
 _CUT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args)"\s*:)')
 

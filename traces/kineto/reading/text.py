@@ -6,7 +6,7 @@
     problems         # Counter({"truncated-json": 1})
 
 The parser orjson rejects truncated files, the number `inf`, and unescaped quotes in names. If orjson fails, the importer parses
-one event at a time and repairs damaged events.
+the events one by one and repairs damaged events.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 Note [Threads that reuse ids]
     CUPTI identifies the caller of a runtime call by the lower 32 bits of its pthread id. Short-lived threads, such as the
     replicas of nn.DataParallel, reuse the ids of earlier threads, so Kineto assigns their calls to a wrong thread. The External
-    id of a call is always right, because the profiler sets it on the calling thread. If a call has no usable External id, its
-    op is the op that encloses the call in time.
+    id of a call is always right, because the profiler sets the id on the calling thread. If a call has no usable External id,
+    its op is the op that encloses the call in time.
 """
 
 from __future__ import annotations

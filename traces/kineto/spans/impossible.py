@@ -10,8 +10,8 @@ Note [One after another]
     * by up to a microsecond, because times are rounded;
     * within one launch of a CUDA graph, because branches of a graph run concurrently;
     * on NVIDIA GPUs of compute capability 9.0 and newer, with programmatic dependent launch.
-    If two kernels overlap for another reason, the importer ends the earlier kernel where the later kernel begins. Profilers of
-    AMD GPUs have written ends that are microseconds to seconds late.
+    If two kernels overlap for another reason, the importer ends the earlier kernel where the later kernel begins. In profiles
+    of AMD GPUs, the end of a kernel may be microseconds to seconds too late.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def has_dependent_launch(properties: list[ProfilerJson], is_amd: bool) -> bool:
 def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
     """Return the durations of all GPU events. If two kernels of one stream overlap, the first kernel is shortened.
 
-    A kernel that outlasts a later kernel of another launch gets the duration 0, because it cannot have run that long.
+    If a kernel seems to end after a later kernel of another launch, its duration is impossible and is set to 0.
     """
     # see Note [One after another]
     spans = device.spans

@@ -24,9 +24,9 @@ Note [Backlog]
 
 Note [Lost kernels]
     If the buffers of the profiler are full, it drops kernels but keeps their launch calls, so a busy GPU looks idle. The
-    importer therefore counts launch calls without a kernel. A launch during stream capture does not count, because it only adds
-    a node to the CUDA graph. The last launches of a recording do not count either if the GPU was still busy with earlier work
-    when the profiler stopped.
+    importer therefore counts launch calls without a kernel. A launch during stream capture is not counted, because the launch
+    only adds a node to the CUDA graph. The last launches of a recording are also not counted if the GPU was still busy with
+    earlier work when the profiler stopped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _END_CAPTURE = re.compile(r"[a-z]+StreamEndCapture")
 class HostColumns:
     spans: HostSpans
     op: Column  # NONE if the span is not an op
-    named: Column  # External id of a runtime call, possibly the calling op's id
+    named: Column  # External id of a runtime call, which may be the id of the calling op
     correlation: Column
 
 

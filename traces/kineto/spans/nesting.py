@@ -59,7 +59,7 @@ def parents(
             while inner_end < end:
                 if inner_end > starts[row]:
                     if end - inner_end <= max(ROUNDING_NS, (inner_end - starts[row]) * calls[row]):
-                        end = inner_end if calls[row] else end  # the call does not enclose events after its op
+                        end = inner_end if calls[row] else end  # events after the op are not inside the call
                         break
                     overlaps += 1
                     if end == last_end and frames[row] and frames[inner]:

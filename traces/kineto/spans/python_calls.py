@@ -54,7 +54,7 @@ def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Colu
     stays = [True] * len(above)
     for row, outer in enumerate(above):
         is_ours[row] = is_ours[outer]
-        # names of the outermost calls of a thread that Python has started
+        # True for the outermost calls in a thread that Python has started
         begins[row] = begins[row] and (outer == NONE or begins[outer])
         in_own_thread[row] = in_own_thread[outer] or (begins[outer] and whose.get(names[row]) == _TOOLS)
         if calls[row]:

@@ -60,7 +60,7 @@ _OUTER = {HostKind.PYTHON: 0, HostKind.ANNOTATION: 1, HostKind.OP: 2, HostKind.R
 _OTHER_STREAMS = ("xpu_", "mtia_", "privateuse1_")
 _NO_DURATION = {"event-without-duration", "negative-duration", "duration-overflow"}  # problems of events that count as 0 ns
 _LONGEST_WINDOW_US = 10**12
-_SYNC_ROWS = 1_000_000  # the number of a stream's separate row for synchronization is larger by this offset
+_SYNC_ROWS = 1_000_000  # added to a stream's number for the separate row of its synchronization events
 _DIGITS = re.compile(r"-?\d+")
 # the beginning of a path that is not shown: up to site-packages or Python's standard library; in other paths, all folders
 _FOLDERS = re.compile(
@@ -111,7 +111,7 @@ def read_tables(
     host.spans.thread = renumber[host.spans.thread]
     memory.thread = renumber[memory.thread]
     host, comms = _nested(host, owners, comms, problems)
-    if notes:  # the ids are ours, and problems were counted in the first import
+    if notes:  # the file is an export of this tool, so problems were already counted in the first import
         spans, missing = _with_launches(host, device, True, strings, Counter())
     else:
         spans, missing = _with_launches(host, device, owners.names_ops, strings, problems)

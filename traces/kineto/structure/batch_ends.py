@@ -97,7 +97,7 @@ class BatchEnds:
         splitter = StepSplitter(optimizers)
         splitter.trains_on_batches = has_batches and self._with_gradient
         ends: list[int] = []
-        batch_ns = NONE  # start of a new batch that no op has used yet
+        batch_ns = NONE  # start time of a new batch that no op has used yet
         for start_ns, event, module in timed:
             if event is None:
                 with_gradient = self._with_gradient and (not begins_before or start_ns in self._calls_with_gradient)

@@ -34,7 +34,7 @@ class Markers:
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])
         order = np.argsort(launched_ns, kind="stable")
         self._launched_ns = launched_ns[order]
-        self._ended_ns = np.append(0, np.maximum.accumulate(device.end_ns[work][order]))  # after so many launches
+        self._ended_ns = np.append(0, np.maximum.accumulate(device.end_ns[work][order]))  # index: number of launches so far
 
     def at(self, times_ns: Column) -> Column:
         if self.device == NONE:

@@ -44,7 +44,7 @@ def read_phases(steps: Steps, events: list[StepEvent], tables: RankTables, strin
 
 
 def _without_overlaps(events: list[StepEvent]) -> list[StepEvent]:
-    """Rounded times of a file may end an event of the main thread just after the next event begins."""
+    """Remove overlaps: in a file with rounded times, an event of the main thread may end just after the next event begins."""
     found = list(events)
     for place, (event, following) in enumerate(pairwise(events)):
         if event.on_main and following.on_main and event.start_ns < following.start_ns < event.end_ns < following.end_ns:
@@ -56,8 +56,8 @@ def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns
     """Divide a step into phases.
 
     Note [The engine's run]
-        A backward pass lasts from the first to the last event of the autograd engine, if the main thread does nothing in
-        between. The op that creates the first gradient (ones_like of one number) just before the engine starts also belongs to
+        If the main thread does nothing in between, a backward pass lasts from the first to the last event of the autograd
+        engine. The op that creates the first gradient (ones_like of one number) just before the engine starts also belongs to
         the backward pass. If the engine runs on the main thread, ops that autograd does not record, such as a sum of gradients,
         also belong to it. If the engine runs inside another phase, such as the optimizer, its events belong to that phase.
     """
@@ -65,7 +65,7 @@ def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns
     within_ns = begin_ns  # end of the latest phase that the main thread entered
     now = splitter.begin_ns = begin_ns
     run: list[StepEvent] = []
-    held: list[StepEvent] = []  # ops of the engine if its run continues after them
+    held: list[StepEvent] = []  # ops of the engine that belong to the backward pass only if the engine continues after them
 
     def clamped(time_ns: int) -> int:
         nonlocal now

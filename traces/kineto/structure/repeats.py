@@ -1,27 +1,27 @@
 """Finds training steps in recordings without step marks, by searching for repeated sequences of ops.
 
     repeated_steps(host, device, strings)       # Repeats(starts_ns=[...], has_rest=False), or None
-    repeated_kernels(device, strings)           # the same for a recording of the GPU alone
+    repeated_kernels(device, strings) # the same for a recording without host events
     gpu_step_marks(host, device, strings)       # GpuMarks(numbers=[5, 6], starts_ns=[...]), or None
     marked_iterations(host, device, strings)    # [starts_ns], or None
 
 Note [Repeated ops]
     If the whole recording repeats one sequence of ops at least twice, each repetition is a training step. Layers of a network
     also repeat, so a training step must contain something that a loop does once per iteration, such as a copy between CPU and
-    GPU. Two ops on tokens also suffice: lookups in an embedding, or choices of the next token. A single lookup does not,
-    because each layer may have an embedding. A choice does not count beside lookups of several tokens per row, because each
-    layer of a vector quantizer chooses the nearest entries of its codebook and looks them up. Otherwise a step must begin with
-    new data, while a layer begins with the output of the previous layer. The kernels of an inference server depend on the
-    number of requests, so a sequence that contains a copy between CPU and GPU is a step even if only its ops repeat. The first
-    iteration may run other ops than the following ones, for example to process a prompt. If only launches of CUDA graphs
-    repeat, training steps are found from these launches. In a recording without any host events, the work of the stream with
-    the most kernels and copies is searched instead of ops.
+    GPU. Two ops on tokens also suffice: lookups in an embedding, or choices of the next token. A single lookup is not enough,
+    because each layer may have an embedding. Each layer of a vector quantizer chooses the nearest entries of its codebook and
+    looks them up. A choice of a token is therefore ignored if several tokens per row are looked up. In all other cases, a step
+    must begin with new data, because a layer begins with the output of the previous layer. The kernels of an inference server
+    depend on the number of requests, so a sequence that contains a copy between CPU and GPU is a step even if only its ops
+    repeat. The first iteration may run different ops than later iterations, for example to process a prompt. If only launches
+    of CUDA graphs repeat, training steps are found from these launches. In a recording without any host events, the work of the
+    stream with the most kernels and copies is searched instead of ops.
 
 Note [Marked iterations]
     Inference servers put a profiler range around each iteration, for example "step[DECODE bs=32]". If the main thread has at
     least two such ranges and most work was launched inside them, each range is a step. Ranges with any other name are steps
-    if they all have the same name and all work was launched inside them. Ranges around the layers of a network are no steps,
-    because the network also launches work before its first layer and after its last layer.
+    if they all have the same name and all work was launched inside them. Ranges around the layers of a network are not steps.
+    They do not contain all work, because the network also launches work before its first layer and after its last layer.
 
 Note [Step marks on the GPU]
     Profilers copy step marks to the GPU's timeline, and some files contain only these copies. A step then begins on the host
@@ -139,9 +139,9 @@ class _Call(NamedTuple):
     is_graph: bool
     is_once: bool
     of_tokens: bool
-    looks_up_many: bool  # several tokens per row
+    looks_up_many: bool  # True if the op looks up several tokens per row
     computes: bool
-    reads: str  # the shape of the first argument, or ""
+    reads: str  # shape of the op's first argument, or ""
 
 
 def _once_calls(calls: Sequence[_Call]) -> set[int]:

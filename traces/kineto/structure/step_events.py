@@ -4,10 +4,10 @@
     events[0].name, events[0].start_ns      # "loader"; "" for a call of an op, "engine" for the autograd engine
 
 Note [What the rules see]
-    The recorder and the replayer do not see some CPU ops outside of modules, so the importer omits such ops: ops that prepare a
-    batch, and ops that launch nothing and create no autograd node. Conversions that return their input unchanged, such as
-    `x.cuda()` of a tensor on the GPU, are omitted, too. If Python functions were not recorded, the first op after a new batch
-    counts as a call of a module.
+    The recorder and the replayer do not see some CPU ops outside of modules, so the importer also omits them. These are ops
+    that prepare a batch, and ops that launch nothing and create no autograd node. Conversions that return their input
+    unchanged, such as `x.cuda()` of a tensor on the GPU, are omitted, too. If Python functions were not recorded, the first op
+    after a new batch counts as a call of a module.
 
 Note [Copies that torch.tensor makes]
     `torch.tensor(5, device="cuda")` copies a number, not a batch, so the copy does not begin a step. Loops that generate tokens
@@ -41,14 +41,14 @@ _EXPLICIT = (
     ("optimizer", OPTIMIZER_STEP),
 )
 _COLLECTIVES = re.compile("c10d::")
-_ATEN_OPS = re.compile("aten::")  # other ops may launch work without a recorded call
+_ATEN_OPS = re.compile("aten::")  # other ops may launch work although no launch call was recorded
 _COPY_OPS = re.compile(r"aten::(?:to|_to_copy|copy_|_copy_from)$")
 _SEED_OPS = re.compile(r"aten::ones_like$")
 _CONVERSIONS = re.compile(r"aten::(?:to|type_as|contiguous|resolve_conj|resolve_neg)$")
 MODULE = re.compile(r"nn\.Module: ")
 _REGION = re.compile(re.escape(REGION))
 _COMPILED_AUTOGRAD = re.compile(re.escape(REGION) + "!")  # the backward pass, compiled by `torch._dynamo.compiled_autograd`
-_ALLOCATOR_OPS = re.compile(r"aten::record_stream$")  # launch no GPU work, so replays do not contain them
+_ALLOCATOR_OPS = re.compile(r"aten::record_stream$")  # this op launches no GPU work, so replays do not contain it
 _VIEWS = re.compile(  # a reshape that copies calls aten::clone, which is no view
     r"detach$|aten::(?:adjoint|alias|as_strided|chunk|detach|diagonal|expand|expand_as|flatten|imag|lift_fresh|movedim|narrow|numpy_T"
     r"|permute|real|reshape|reshape_as|_reshape_alias|select|slice|split|split_with_sizes|squeeze|swapaxes|swapdims|t"
@@ -67,16 +67,16 @@ class StepEvent(NamedTuple):
     end_ns: int
     name: str
     kind: int
-    seeds: bool  # creates the first gradient, if a backward pass follows
-    quiet: bool  # not recorded by autograd, so autograd's engine may have called it
-    leads: bool = False  # ends a training step, see Note [The first optimizer] in step_rule.py
-    like: int = NONE  # same number for the same name and shapes, without the first dimension
+    seeds: bool  # the op creates the first gradient, if a backward pass follows
+    quiet: bool  # autograd did not record the op, so autograd's engine may have called it
+    leads: bool = False  # the optimizer step ends a training step, see Note [The first optimizer] in step_rule.py
+    like: int = NONE  # equal for ops with the same name and the same shapes, apart from the first dimension
     # see Note [After a backward pass] in phase_rule.py
-    goes_forward: bool = False  # within a module that was called with gradients
+    goes_forward: bool = False  # the event is inside a module that was called with gradients
     is_recorded: bool = False  # autograd recorded the op
-    calls_closure: bool = False  # part of an optimizer's step before a call of its closure
+    calls_closure: bool = False  # the event is the part of an optimizer's step before a call of its closure
     creates_tensor: bool = False  # see Note [Copies that torch.tensor makes]
-    on_main: bool = True  # on the main thread; autograd's engine may have its own
+    on_main: bool = True  # the event is on the main thread, not on a thread of autograd's engine
 
 
 def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
@@ -114,7 +114,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     in_module = modules[tops]
     recorded = np.isin(tops, _recorded_by_autograd(host, tops[~on_engine]))
     in_region = ~on_engine & (enclosing(host, is_region)[tops] != NONE)
-    if in_region.any():  # a region has no sequence number, but the ops inside have
+    if in_region.any():  # ops inside a region have sequence numbers, but the region itself has none
         of_engine = enclosing(host, np.isin(np.arange(len(host)), tops[on_engine])) != NONE
         recorded |= is_region[tops] & _above(_recorded_by_autograd(host, np.flatnonzero(on_main & ~of_engine)), host)[tops]
     kernels = (tables.device.kind == DeviceKind.KERNEL) & (tables.device.launch != NONE)
@@ -206,7 +206,7 @@ def _of_first_optimizer(tables: RankTables, ranges: Column) -> set[int]:
         first, end = np.searchsorted(starts_ns, [host.start_ns[ranges], host.end_ns[ranges]])
         columns += [np.where(end > first, np.append(of, NONE)[end - 1], NONE) for of in values]
         counts.append(end - first)
-    made = of_class * len(ranges)  # a number for each optimizer
+    made = of_class * len(ranges)  # the number of the optimizer that made each step
     for number in range(len(np.unique(of_class))):
         own = np.flatnonzero(of_class == number)
         facts = (np.stack(of)[:, own] for of in (columns, counts))
@@ -249,9 +249,9 @@ def _outside_closures(
     passed to `step`.
 
     Note [Closures in profiles]
-        Optimizers run without gradients, and closures with gradients. A closure therefore begins with an op that has a sequence
-        number, or with a phase such as "zero_grad". A closure ends with the backward pass if the next op has no sequence
-        number. The recorder adds ranges with the exact times.
+        Optimizers run with gradients disabled, and closures run with gradients enabled. A closure therefore begins with an op
+        that has a sequence number, or with a phase such as "zero_grad". A closure ends with the backward pass if the next op
+        has no sequence number. The recorder adds ranges with the exact times.
     """
     is_closure = (host.thread == 0) & (host.kind == HostKind.ANNOTATION) & (host.name == strings.find(CLOSURE))
     marked = list(zip(host.start_ns[is_closure].tolist(), host.end_ns[is_closure].tolist(), strict=True))
@@ -261,7 +261,7 @@ def _outside_closures(
         begin_ns, end_ns = int(host.start_ns[row]), int(host.end_ns[row])
         first, last = np.searchsorted(starts, [begin_ns, end_ns]).tolist()
         if first < used:
-            continue  # within another optimizer's step
+            continue  # the step is inside another optimizer's step
         inside = events[first:last]
         closures = [span for span in marked if begin_ns <= span[0] < end_ns] or _closures(inside)
         result += events[used:first]
@@ -300,8 +300,8 @@ def _after_built_graph(host: HostSpans, tops: Column, recorded: Column, on_engin
     """Mark the recorded ops that follow a backward pass with `create_graph=True`, with no other recorded op in between.
 
     Note [Graphs of backward passes]
-        With `create_graph=True`, autograd numbers all ops that a node of the backward pass calls. A checkpoint repeats ops of
-        the forward pass within a node. Autograd numbers the repeated ops, but not the node's own ops.
+        With `create_graph=True`, autograd numbers all ops that a node of the backward pass calls. Activation checkpointing
+        repeats ops of the forward pass inside such a node. Autograd numbers the repeated ops, but not the node's own ops.
     """
     # see Note [After a backward pass] in phase_rule.py
     is_op, is_node = host.kind == HostKind.OP, host.forward_thread > 0
@@ -375,7 +375,7 @@ def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
 
 
 def _leading_to(ends: Column, continues: Column) -> Column:
-    """Mark the items of `continues` that are followed by an item of `ends`, with only items of `continues` in between."""
+    """Mark each item of `continues` that leads to an item of `ends` through items of `continues` only."""
     places = np.where(ends | ~continues, np.arange(len(ends)), len(ends))
     following = np.minimum.accumulate(places[::-1])[::-1]
     return np.asarray(continues & ~ends & np.append(ends, False)[following])

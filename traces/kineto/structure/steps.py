@@ -8,22 +8,22 @@ Note [Whose steps]
         "profiler"    one step per ProfilerStep mark; a mark that contains other marks is not a step
         "batches"     some marks contain several batches, which are cut by the rule of `traces.script.step_rule`; but not if
                       several networks take turns in each mark, as in a GAN
-        "optimizer"   no marks: the same rule for the whole recording; each step of the first optimizer ends a step
+        "optimizer" no marks: the same rule for the whole recording; each update by the first optimizer ends a step
         "inference"   no marks, optimizer or backward pass: the same rule, batch by batch, if the batches are alike
         "backward"    no marks and no optimizer range: each forward pass after a backward pass begins a step
         "gpu marks"   no marks on the host, but ProfilerStep marks on the GPU (`repeats.py`)
         "ranges"      no marks or optimizer, but ranges around the iterations of an inference server or loop (`repeats.py`),
                       and at most one backward pass was found
         "repeats"     no marks, optimizer or passes are known, but the same launches repeat (`repeats.py`)
-        "whole"       nothing repeats: the whole recording is one step; its device work may end later, see `traces.figures.pace`
-        "none"        nothing happened on the host
+        "whole" nothing repeats: the whole recording is one step; its GPU work may end later, see `traces.figures.pace` "none"
+        nothing happened on the host
 
 Note [Kinds of imported steps]
     A training step without backward pass and optimizer is an EVALUATION step. If no backward pass was recorded, the names of
-    kernels and calls show which steps train, because the optimizer may run in every fourth step only. The first training steps
-    are WARMUP steps while each takes at least twice the median of the later steps. The last step is INCOMPLETE if it ended
-    before its backward pass or optimizer step. A step is also INCOMPLETE if the recording ended before the GPU ran the step's
-    last launches.
+    kernels and calls show which steps train. The optimizer alone does not show this, because it may run only in every fourth
+    step. The first training steps are WARMUP steps, as long as each takes at least twice the median time of the later steps.
+    The last step is INCOMPLETE if it ended before its backward pass or optimizer step. A step is also INCOMPLETE if the
+    recording ended before the GPU ran the step's last launches.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _find_steps(tables: RankTables, events: list[StepEvent], strings: Strings, m
         return _steps_until(_end_without_final_waits(host, on_main, strings, begins), begins), "ranges"
     if source == "whole" and (repeats := repeated_steps(host, tables.device, strings)) is not None:
         return _of_repeats(repeats, _end_without_final_waits(host, on_main, strings, repeats.starts_ns)), "repeats"
-    if source == "whole":  # include the launches of all threads, or all GPU work if no launch is known
+    if source == "whole":  # include the launches of all threads or, if no launch is known, all GPU work
         calls = tables.device.launch[tables.device.launch != NONE]
         spans = host.take(calls) if len(calls) else tables.device.take(tables.device.is_work)
         return _steps([0], [int(spans.start_ns.min(initial=first))], [int(spans.end_ns.max(initial=last))]), "whole"
