@@ -176,7 +176,7 @@ def test_a_plain_loop_with_validation_has_training_and_evaluation_steps(both: Ca
     assert cut[:2] == [TRAINED] * 2 and [kind for kind, _ in cut] == ["T", "T", "E", "E"]
 
 
-def test_model_calls_before_training_form_a_step_only_if_they_train(both: Callable[..., Cut]) -> None:
+def test_a_model_call_before_training_belongs_to_the_step_only_if_it_has_a_backward_pass(both: Callable[..., Cut]) -> None:
     assert both("call model", "mm", *TRAIN) == [TRAINED]
     trained = both("call model", "backward", *TRAIN)
     assert trained == [("T", ["forward", "backward", *TRAINED[1]])]
@@ -297,7 +297,7 @@ EVENTS += ["call model", "call model no_grad", "call other no_grad", "call loss"
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(EVENTS), max_size=25), st.booleans())
-def test_recorder_and_replayer_divide_any_sequence_of_calls_equally(
+def test_recorder_and_replayer_divide_any_sequence_of_calls_into_the_same_steps(
     both: Callable[..., Cut], events: list[str], has_optimizer: bool
 ) -> None:
     both(*events, has_optimizer=has_optimizer)

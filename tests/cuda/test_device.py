@@ -274,7 +274,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("backend", ["expandable_segments:True", "backend:cudaMallocAsync"])
-def test_memory_of_both_other_allocators_can_be_copied_and_freed(on_device: OnDevice, backend: str) -> None:
+def test_memory_from_either_other_allocator_can_be_copied_and_freed(on_device: OnDevice, backend: str) -> None:
     """Copies can write to memory of the two allocators of torch that are not the default."""
     result = on_device(
         """

@@ -218,7 +218,7 @@ def test_a_script_can_halve_its_batch_after_running_out_of_memory(library: Path,
         (["--trace", "p100", "--estimate"], "`--estimate` needs `--gpu`"),
     ],
 )
-def test_impossible_requests_are_reported_before_anything_runs(
+def test_impossible_requests_are_rejected_before_the_script_runs(
     library: Path, words: list[str], said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = run(["replay", *words, str(library / "train.py")])

@@ -97,7 +97,7 @@ def test_a_bottleneck_block_has_its_stride_in_the_3x3_convolution() -> None:
     assert strides == [(1, 1), (2, 2), (1, 1)]
 
 
-def test_images_are_the_same_at_every_access_and_differ_by_index() -> None:
+def test_synthetic_images_depend_only_on_their_index() -> None:
     images = SyntheticImages(length=300, classes=10, size=64, distinct=8)
     first, label = images[3]
     assert first.shape == (3, 64, 64) and first.dtype == torch.float32 and 0 <= label < 10

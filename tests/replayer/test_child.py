@@ -67,7 +67,7 @@ def test_reads_without_a_recorded_value_count_only_if_values_are_not_computed(mo
 
 
 @pytest.mark.parametrize(("values", "loader"), [("compute", "synthetic"), ("recorded", "recorded"), ("compute", "recorded")])
-def test_options_choose_how_values_are_made_and_which_batches_are_loaded(
+def test_options_select_the_source_of_values_and_of_batches(
     values: str, loader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []

@@ -34,7 +34,7 @@ def test_differences_from_a_gpu_are_classified(gpu: str, virtual: str, kind: str
     assert kind_of(gpu, virtual) == kind
 
 
-def test_equal_and_missing_answers_and_unsupported_ops_are_no_differences() -> None:
+def test_equal_answers_missing_answers_and_unsupported_ops_do_not_count_as_differences() -> None:
     gpu = _answers({"forward bool 0": "TypeError: a", "forward bool 0 by": "mm.default bool", "forward int8 0": "ok int8"})
     virtual = _answers({"forward bool 0": "ok bool", "forward bool 0 by": "addmm.default bool"})
     kind = "accepted here, refused by the GPU"

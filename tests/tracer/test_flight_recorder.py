@@ -215,7 +215,7 @@ def test_reading_continues_after_the_script_resets_the_ring_buffer(monkeypatch: 
         (10_000_000, range(4, 7), 3_000),  # in this run of 10 s, reads may take 10 ms in total
     ],
 )
-def test_reads_of_the_ring_buffer_take_at_most_a_thousandth_of_the_time(
+def test_reading_the_ring_buffer_takes_at_most_a_thousandth_of_the_time(
     monkeypatch: pytest.MonkeyPatch, step_ns: int, looks: range, forgotten: int
 ) -> None:
     """GIVEN a thousand steps with five collectives each, a ring buffer of 200 entries, and reads of 10 us per entry."""

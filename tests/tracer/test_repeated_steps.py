@@ -66,7 +66,7 @@ def test_a_repeated_step_keeps_the_time_before_its_first_module_call(tmp_path: P
 
 
 @pytest.mark.parametrize("why", ["given up", "not closed", "evaluation", "no such segments", "no phase was left"])
-def test_some_steps_cannot_be_recorded_as_repetitions_of_earlier_steps(tmp_path: Path, why: str) -> None:
+def test_a_step_is_recorded_in_full_if_the_fast_path_cannot_repeat_it(tmp_path: Path, why: str) -> None:
     steps = Bench(tmp_path).recorder.steps._repeated
     steps.add_call(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 0)
     steps.add_call(Meaning(LEAVE, "optimizer", LEAVES, NONE, ""), 5)

@@ -28,7 +28,7 @@ def test_the_schedule_contains_the_requested_number_of_steps_of_each_kind(
 
 
 @given(st.lists(st.booleans(), max_size=40))
-def test_evaluation_does_not_change_the_first_profile(evaluations: list[bool]) -> None:
+def test_evaluation_steps_do_not_change_when_the_first_profile_starts(evaluations: list[bool]) -> None:
     evaluations = [False, *evaluations]
     told = kinds(Schedule(2, 3, 2), evaluations)
     training = [kind for kind, evaluation in zip(told, evaluations, strict=True) if not evaluation]

@@ -37,7 +37,7 @@ def test_threads_that_call_torch_at_the_same_time_share_one_recorder() -> None:
     assert len(made) == 1 and found == made * 3
 
 
-def test_each_call_looks_for_the_recorder_until_the_recorder_exists() -> None:
+def test_each_call_looks_for_the_recorder_until_one_exists() -> None:
     made: Any = object()
     answers: list[Any] = [None, made]
     state.start(lambda: answers.pop(0))

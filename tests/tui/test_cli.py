@@ -462,7 +462,7 @@ def test_a_hint_is_printed_if_the_script_rejects_an_option_of_trace(
         ("--gpu-memory 4GiB", False),
     ],
 )
-def test_options_after_the_script_go_to_the_script_and_a_note_says_so(
+def test_options_after_the_script_name_are_passed_to_the_script_with_a_note(
     child: dict[str, Any], words: str, is_told: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     Path("train.py").write_text("parser.add_argument('--gpu_memory')\n", encoding="utf-8")

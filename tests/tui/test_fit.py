@@ -114,7 +114,7 @@ def test_the_second_run_has_the_same_arguments_except_for_the_batch_size(
     assert ran.words == [words.split(), second.split()]
 
 
-def test_fit_evaluates_every_gpu_from_two_runs(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_evaluates_every_gpu_with_only_two_runs(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ran = script()
     assert run(FitOptions(["train.py", "-b", "44"], "k80,v100-sxm2-16gb,v100-32gb", json=True)) == 0
     facts = told(capsys)
@@ -283,7 +283,7 @@ def test_a_common_option_name_in_a_comment_is_ignored(
     assert "the script's source contains -b, but the script failed with -b 4" in " ".join(facts["notes"])
 
 
-def test_fit_predicts_only_one_batch_size_if_the_option_does_not_set_it(
+def test_fit_predicts_one_batch_size_if_the_batch_option_sets_another_quantity(
     script: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script(default=12, times=3)

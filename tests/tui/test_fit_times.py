@@ -94,7 +94,7 @@ def test_an_estimated_step_time_is_the_sum_of_its_gpu_times() -> None:
     assert found.error is not None
 
 
-def test_measurements_on_another_gpu_correct_the_estimated_step_time() -> None:
+def test_measurements_on_one_gpu_improve_the_estimate_for_another_gpu() -> None:
     """On the V100, the step was estimated as 100 us and measured as 6 ms, which is 60 times as long. The estimate for the A100
     is multiplied by 60."""
     found = KnownTimes(WORKLOAD, 32, training(steps=4)).step(A100)

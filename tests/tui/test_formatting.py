@@ -37,7 +37,7 @@ def test_times_are_formatted_with_units(time_ns: int | None, text: str) -> None:
     assert time_text(time_ns) == text
 
 
-def test_other_figures_are_formatted_with_units() -> None:
+def test_sizes_counts_shares_and_errors_are_formatted_with_units() -> None:
     assert time_text(2_500, signed=True) == "+2.5 µs" and time_text(0, signed=True) == "0 ns"
     assert [size_text(n) for n in (512, 1536, 34 << 30, None, -1)] == ["512 B", "1.5 KiB", "34.0 GiB", "-", "-"]
     assert [count_text(n) for n in (8772, 4.5, 3.0, 1234.5)] == ["8,772", "4.5", "3", "1,234"]

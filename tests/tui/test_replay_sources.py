@@ -106,7 +106,7 @@ def test_all_training_steps_of_an_estimate_count() -> None:
     assert source.is_estimate and compare(source.recorded, replayed).steps_compared.replayed == 2
 
 
-def test_more_than_four_batch_sizes_are_only_counted() -> None:
+def test_more_than_four_batch_sizes_are_counted_instead_of_listed() -> None:
     (found,) = source_sentences(played(*[(9 - batch, batch, "measured") for batch in range(1, 7)]))
     assert found.count("of batch") == 4 and found.endswith("5 steps of batch 4 as measured, and 2 other batch sizes")
 

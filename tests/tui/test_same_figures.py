@@ -48,7 +48,7 @@ MADE: dict[str, Callable[[Path], Trace]] = {
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_every_output_shows_the_same_figures_of_a_recording(
+def test_every_output_shows_the_same_figures_for_one_recording(
     name: str, shared_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = MADE[name](shared_traces)
@@ -84,7 +84,7 @@ PAIRS: dict[str, Callable[[Path], tuple[Trace, Trace]]] = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_every_output_shows_the_same_figures_of_a_pair(
+def test_every_output_shows_the_same_figures_for_a_pair_of_traces(
     name: str, shared_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = PAIRS[name](shared_traces)

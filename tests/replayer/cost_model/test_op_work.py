@@ -107,7 +107,7 @@ def test_attention_on_a_batch_of_ragged_sequences_is_memory_bound() -> None:
 
 
 @given(SIZES, SIZES, st.integers(1, 1500), st.sampled_from(list(ITEM)))
-def test_ops_on_rows_move_what_they_read_and_write(first: int, second: int, columns: int, dtype: str) -> None:
+def test_the_traffic_of_row_ops_is_the_bytes_they_read_and_write(first: int, second: int, columns: int, dtype: str) -> None:
     shape, elements = (first, second, columns), first * second * columns
     flat = (max(elements // ELEMENTWISE_COLUMNS, 1), ELEMENTWISE_COLUMNS)
     rows = (first * second, columns)

@@ -527,7 +527,7 @@ def test_communication_overlaps_backward_and_the_optimizer_waits_for_it() -> Non
         assert communication(trace).hidden_ns > 0
 
 
-def test_no_sync_starts_no_all_reduce_and_bucket_views_share_memory() -> None:
+def test_under_no_sync_ddp_starts_no_all_reduce_and_gradients_share_bucket_memory() -> None:
     def body(rank: int) -> None:
         net = DistributedDataParallel(nn.Linear(16, 4).cuda(rank), device_ids=[rank], gradient_as_bucket_view=True)
         x = torch.randn(2, 16).cuda(rank)

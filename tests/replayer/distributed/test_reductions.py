@@ -21,7 +21,7 @@ def _twice() -> Any:
     return c10d._make_nccl_premul_sum(2.0)
 
 
-def test_only_sends_accept_a_transposed_tensor_and_collectives_accept_channels_last() -> None:
+def test_sends_accept_transposed_tensors_and_collectives_accept_channels_last_tensors() -> None:
     require_dense([IMAGES, IMAGES.to(memory_format=torch.channels_last)], point_to_point=False)
     require_dense([TRANSPOSED], point_to_point=True)
     with pytest.raises(ValueError, match="Tensors must be contiguous"):

@@ -30,7 +30,7 @@ def _offset(store: Any, rank: int, clock: Clock, timeout_s: float = 60) -> Calla
     return ClockOffset(store_of_attempt(store), rank, clock, timeout_s).ns
 
 
-def test_recorded_clocks_of_ranks_are_aligned_at_their_first_exchange() -> None:
+def test_recorded_clocks_of_ranks_are_aligned_when_ranks_first_communicate() -> None:
     # GIVEN two ranks whose waits have moved their clocks to different times
     store, clocks = HashStore(), [RecordedClock(), RecordedClock()]
     clocks[1].wait_until(clocks[0].now_ns() + HOUR_NS)
@@ -84,7 +84,7 @@ def _tcp_store() -> Any:
 
 @pytest.mark.parametrize("make_store", [HashStore, _tcp_store])
 @pytest.mark.parametrize("size", [0, 100, 4 << 20, (20 << 20) + 1])
-def test_messages_of_any_size_are_deleted_after_all_ranks_have_read_them(make_store: Any, size: int) -> None:
+def test_a_message_of_any_size_is_deleted_after_all_ranks_read_it(make_store: Any, size: int) -> None:
     """A TCPStore rejects messages of more than 8 MiB, and DDP's buckets are larger."""
     store = make_store()
     exchanges = [StoreExchange(store, rank, range(2), timeout_s=60, offset_ns=int) for rank in range(2)]
@@ -165,7 +165,7 @@ def test_ranks_read_messages_themselves_after_the_first_rank_ended(monkeypatch: 
     assert [message.arrived_ns for message in pending[4].messages()] == members
 
 
-def test_other_ranks_read_messages_themselves_if_the_first_rank_waits_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_read_messages_themselves_if_the_first_rank_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN nine ranks that have posted messages WHEN the first rank does not read them THEN rank 4 reads all messages
     itself."""
     monkeypatch.setattr("replayer.distributed.store_exchange.LIVENESS_CHECK_AFTER_S", 0.0)
@@ -249,7 +249,7 @@ def test_the_last_rank_to_exit_waits_for_no_other_rank(
     assert capsys.readouterr().err == ""
 
 
-def test_pauses_of_the_first_rank_grow_while_it_waits_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_rank_polls_less_often_the_longer_it_waits_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN rank 1 ends 9 s after rank 0 THEN the pauses of rank 0 grow to 1/64 of the elapsed time. Rank 0 therefore polls
     only a few hundred times."""
     store, passed_s, pauses_s = HashStore(), [0.0], list[float]()

@@ -26,7 +26,7 @@ def test_a_backward_node_runs_on_the_stream_of_its_forward_op(monkeypatch: pytes
     assert [(number, stream_of(number)) for number, _ in expected] == expected
 
 
-def test_nodes_of_the_current_stream_need_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backward_nodes_of_the_current_stream_are_found_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     next_number = 10
     monkeypatch.setattr(current_streams, "_next_number", lambda: next_number)
     streams: Any = NodeStreams()

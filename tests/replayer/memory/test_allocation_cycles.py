@@ -177,7 +177,7 @@ def test_a_memory_block_is_not_reused_while_the_script_still_keeps_it() -> None:
     assert result.block.address == result.address
 
 
-def test_in_a_repeating_step_memory_runs_out_at_the_request_that_does_not_fit() -> None:
+def test_during_repeated_steps_the_first_request_that_does_not_fit_fails() -> None:
     """GIVEN a cycle with a result of 400 MiB on a device of 1000 MiB WHEN the script keeps all results THEN the third
     allocation fails."""
     allocator = TensorAllocator(DeviceMemory(0, 1000 * MIB))

@@ -20,7 +20,7 @@ def _rows(row: int, next_row: int) -> OpRows:
     ("op", "row"),
     [(2, 1_000), (5, 1_000), (8, 1_003), (9, 2_000), (11, 2_002), (12, 2_003), (13, 2_004), (30, 2_004)],
 )
-def test_ops_played_last_and_ops_that_wait_have_consecutive_rows(op: int, row: int) -> None:
+def test_waiting_ops_get_the_rows_after_the_last_played_ops(op: int, row: int) -> None:
     """An op from an earlier batch gets the first row of the last batch. An op after the waiting ops gets the row after them."""
     rows = _rows(1_000, 2_000)
     assert rows.launched_count() == 13
@@ -31,6 +31,6 @@ def test_ops_played_last_and_ops_that_wait_have_consecutive_rows(op: int, row: i
     assert host_rows([one, counted_from_2, two]).tolist() == [row, row, row, 1_003]
 
 
-def test_rows_of_played_ops_do_not_go_beyond_the_next_row() -> None:
+def test_row_numbers_of_played_ops_never_exceed_the_next_row() -> None:
     ops = _rows(1_000, 1_001).with_offset(np.array([5, 6, 8, 9]))
     assert host_rows([ops]).tolist() == [1_000, 1_001, 1_001, 1_001]

@@ -105,7 +105,7 @@ def test_memory_requests_for_any_batch_size_follow_from_two_runs() -> None:
     assert not run_requests(train(limit + 1), capacity(2_000), PLAIN).fits
 
 
-def test_runs_with_requests_in_different_orders_cannot_be_scaled() -> None:
+def test_memory_requests_in_different_orders_cannot_be_scaled_to_other_batches() -> None:
     assert ScaledRequests.of(train(16), 16, train(32, steps=2), 32) is None
     assert ScaledRequests.of(train(16), 16, train(16), 16) is None
 

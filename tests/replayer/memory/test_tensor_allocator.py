@@ -75,7 +75,7 @@ def test_a_batch_of_requests_equals_the_same_requests_one_by_one(batches: list[l
     assert at_once.flush().usage.stats() == single.flush().usage.stats()
 
 
-def test_several_requests_are_undone_if_one_of_them_fails() -> None:
+def test_all_requests_of_a_call_are_undone_if_one_fails() -> None:
     allocator = TensorAllocator(DeviceMemory(0, 100 * MIB))
     with pytest.raises(OutOfMemory):
         allocator.malloc_several([40 * MIB, 40 * MIB, 40 * MIB], 0)

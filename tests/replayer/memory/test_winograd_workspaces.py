@@ -51,5 +51,5 @@ def test_with_64_channels_only_the_weight_gradient_uses_a_workspace() -> None:
         OpSignature("aten::mm", ((256, 256), (256, 256)), ("float32",) * 2, ((256, 256),)),
     ],
 )
-def test_other_ops_take_no_workspace(signature: OpSignature) -> None:
+def test_ops_other_than_winograd_convolutions_take_no_winograd_workspace(signature: OpSignature) -> None:
     assert winograd_workspaces(signature) == ()

@@ -157,7 +157,7 @@ def test_other_gpus_and_older_releases_use_flash_attention() -> None:
         ((9, 0), "float16", [(128, CUDNN), (136, FLASH), (8, CUDNN), (12, FLASH)]),
     ],
 )
-def test_each_attention_kernel_is_chosen_within_its_limits_only(
+def test_an_attention_kernel_is_chosen_only_if_its_limits_allow(
     capability: list[int], dtype: str, chosen: list[tuple[int, str]]
 ) -> None:
     """For each condition in sdp_utils.cpp, the test uses a head size or compute capability on both sides of the limit."""
@@ -281,7 +281,7 @@ def test_attention_needs_two_dimensions() -> None:
             F.scaled_dot_product_attention(*tensors)
 
 
-def test_one_hot_on_the_cpu_is_that_of_torch() -> None:
+def test_one_hot_encoding_on_the_cpu_agrees_with_torch() -> None:
     labels = torch.tensor([[0, 3], [1, 0]])
     for classes in (-1, 4, 6):
         assert torch.equal(cuda_decompositions.one_hot(labels, classes), F.one_hot(labels, classes))

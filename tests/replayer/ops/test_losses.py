@@ -80,7 +80,7 @@ KEPT_BYTES: dict[str, tuple[Callable[[Any, Any], Any], int, int]] = {
 
 
 @pytest.mark.parametrize("name", KEPT_BYTES)
-def test_some_losses_keep_the_memory_of_the_unreduced_losses(name: str) -> None:
+def test_some_loss_functions_keep_the_memory_of_unreduced_losses(name: str) -> None:
     loss, storage_bytes, block_bytes = KEPT_BYTES[name]
     trace = phase_recording({"forward": 2, "loss": 1, "backward": 3, "optimizer": 1})
     gpu = VirtualGpu(trace, 0, FakeClock(), Log())  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ def _options(layers: int = 1, dropout: float = 0.0, train: bool = True, bidirect
     return LayerOptions(False, layers, dropout, train, bidirectional)
 
 
-def test_dropout_follows_each_layer_except_the_last() -> None:
+def test_dropout_runs_after_each_layer_except_the_last() -> None:
     assert _summed([1.0, 2.0, 4.0], [], 1, _options()) == ([1.0, 3.0, 7.0], [7.0])
     assert _summed([1.0, 2.0, 4.0], [], 1, _options(2)) == ([1.0, 4.0, 11.0], [7.0, 11.0])
     # A dropout of 1 drops nothing from a single layer. The second of two layers gets zeros.

@@ -102,7 +102,9 @@ def test_another_sequence_length_scales_dimensions_of_length_and_length_squared(
     ("size", "in_rows", "in_columns"),
     [(8, 16, 16), (9, 17, 17), (36, 136, 136), (28, 120, 120), (24, 48, 48), (27, 51, 27), (7, 7, 7)],
 )
-def test_sizes_that_count_tokens_pairs_and_extra_tokens_grow_with_the_length(size: int, in_rows: int, in_columns: int) -> None:
+def test_dimensions_that_count_tokens_or_token_pairs_grow_with_sequence_length(
+    size: int, in_rows: int, in_columns: int
+) -> None:
     """GIVEN sequences of length 8 WHEN their length becomes 16 THEN 8 * 9 / 2 pairs of tokens become 16 * 17 / 2 pairs.
     Without the diagonal, 8 * 7 / 2 pairs become 16 * 15 / 2 pairs."""
     known = BatchShapes(1, [], (8, 16))
@@ -282,7 +284,7 @@ def test_a_prediction_based_on_another_prediction_adds_both_expected_errors() ->
     assert predict(first.trace, Conditions(gpu="V100")).expected_error is None
 
 
-def test_no_time_in_a_replayed_prediction_counts_as_exact(tmp_path: Path) -> None:
+def test_times_in_a_replayed_prediction_never_count_as_exact(tmp_path: Path) -> None:
     prediction = predict(training(), Conditions(gpu="Tesla T4"))
     replayed = training()
     replayed.device.origin[:] = Origin.EXACT

@@ -147,7 +147,7 @@ parts_of_pass = st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.inte
 
 
 @given(parts_of_pass, st.integers(0, 10**8), st.integers(0, 10**6))
-def test_exposed_communication_is_between_zero_and_all_communication(
+def test_exposed_communication_is_never_negative_and_never_exceeds_all_communication(
     parts: list[tuple[str, int]], backward_ns: int, each_ns: int
 ) -> None:
     schedule = ShardedStep.of(parts, backward_ns, lambda unit: each_ns, lambda unit: each_ns / 2)
@@ -164,7 +164,7 @@ def test_the_next_unit_is_gathered_during_the_computation_of_the_current_one() -
     assert schedule.gather_ns == 24 and schedule.scatter_ns == 9 and schedule.exposed_ns == pytest.approx(4 + 4 + 3)
 
 
-def test_only_two_units_are_gathered_at_a_time() -> None:
+def test_at_most_two_sharded_units_are_gathered_at_a_time() -> None:
     """GIVEN a first unit that computes for a long time THEN the third unit's all-gather starts only after this computation."""
     took = {"a": 1.0, "b": 1.0, "c": 50.0, "": 0.0}
     parts = [("a", 100.0), ("b", 10.0), ("c", 10.0)]

@@ -126,7 +126,7 @@ def test_the_first_product_is_split_by_columns_and_the_second_by_rows() -> None:
 
 
 @pytest.mark.parametrize(("backward", "copies"), [([], 1), ([("mm", ((WIDTH, 16), (16, HIDDEN)))], 2)])
-def test_each_of_two_ranks_stores_half_of_the_weights_and_gradients(backward: list[Call], copies: int) -> None:
+def test_two_ranks_store_half_of_the_weights_and_gradients_each(backward: list[Call], copies: int) -> None:
     """GIVEN weights of 3072 bytes WHEN two ranks share them THEN each rank's peak memory is 1536 bytes lower. In training,
     each weight has a gradient, so the peak is twice 1536 bytes lower."""
     trace, calls = recorded(mlp(16), backward)

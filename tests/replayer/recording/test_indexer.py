@@ -474,7 +474,7 @@ def test_copies_between_gpus_are_matched_even_if_named_like_copies_on_one_gpu(na
     assert RecordedKeys(trace).of_op("aten::copy_", SQUARE, "", "p2p").named == "copy|" + direction
 
 
-def test_overlapping_phases_count_their_common_time_once() -> None:
+def test_the_common_time_of_overlapping_phases_counts_once() -> None:
     """GIVEN overlapping phases of one device THEN the time that two phases share counts only for the earlier phase. Phases of
     another device and phases without times change nothing."""
     trace = phase_grained(1)

@@ -65,7 +65,7 @@ def test_no_workspace_was_kept_if_less_memory_is_allocated_than_it_needs(allocat
 
 
 @pytest.mark.parametrize(("after_us", "kept"), [(60, None), (35, False)])
-def test_memory_after_the_last_of_several_products_does_not_count(after_us: int, kept: bool | None) -> None:
+def test_memory_freed_after_the_last_matrix_product_proves_nothing_about_workspaces(after_us: int, kept: bool | None) -> None:
     """GIVEN products that end at 30 and 50 us WHEN PyTorch Lightning frees the memory at 60 us THEN it is unknown whether a
     workspace was kept."""
     products = [Op("aten::mm", start, 20, kernel=(start + 10, 5)) for start in (10, 30)]

@@ -42,7 +42,7 @@ def test_output_sizes_of_calls_with_equal_shapes_are_returned_in_recorded_order(
     assert [ask(found, (8,), 2, 1)] == [3]  # A recorded step can be used for several steps of the script.
 
 
-def test_ops_that_do_not_use_the_result_do_not_show_its_size() -> None:
+def test_later_ops_that_do_not_use_a_result_do_not_show_its_size() -> None:
     other_columns = Op("aten::add", 20, 5, shapes=((7, 2),))
     too_many = Op("aten::add", 70, 5, shapes=((11, 1),))
     found = searches(nonzero(0, 10), other_columns, nonzero(50, 10), too_many, nonzero(90, 10))
@@ -64,7 +64,7 @@ def test_output_sizes_are_found_in_a_recording_without_steps() -> None:
     assert ask(RecordedOutputSizes.of(trace, 0), (10,), 0, NONE) == 7
 
 
-def test_index_select_after_repeat_interleave_shows_the_repeated_length() -> None:
+def test_the_index_select_inside_repeat_interleave_shows_the_repeated_length() -> None:
     """GIVEN a call of repeat_interleave(x, repeats) WHEN the call contains no index_select THEN the repeated length is
     unknown."""
     inner = Op("aten::repeat_interleave", 1, 10, shapes=((4,),))

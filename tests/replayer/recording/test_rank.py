@@ -21,7 +21,7 @@ def test_the_rank_is_read_from_the_environment_variables_of_torchrun(told: dict[
     assert Rank.of(told) == rank
 
 
-def test_each_rank_takes_a_recorded_rank_in_turn_and_sees_one_device() -> None:
+def test_replayed_ranks_cycle_through_the_recorded_ranks_and_see_one_device_each() -> None:
     one = Trace(devices=[Device(1, 1, "V100")])  # This device was recorded by rank 1, on its second GPU.
     assert Rank().devices(one) == [Device(0, 1, "V100")]  # A script without other ranks is always rank 0.
     assert [(d.index, d.name) for d in Rank(1, 3).devices(one)] == [(0, "V100"), (1, "V100"), (2, "V100")]

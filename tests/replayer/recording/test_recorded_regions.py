@@ -39,7 +39,7 @@ def test_compiled_inference_takes_the_recorded_call_with_the_same_sizes() -> Non
     assert shapes_of_call(regions, (32, 8), (8, 4)) is None
 
 
-def test_inference_in_a_cuda_graph_takes_the_recorded_call_that_copies_inputs_of_the_same_size() -> None:
+def test_a_cuda_graph_matches_the_recorded_call_with_equal_input_sizes() -> None:
     """GIVEN CUDA graphs of a compiled function for three batch sizes WHEN the function is called with one of these sizes THEN
     the replay takes the recorded call that copies a batch of this size. Other sizes take the last recorded call."""
     events = Events()
@@ -123,7 +123,7 @@ def test_the_recorded_call_of_a_compiled_function_is_found_by_number_and_shapes(
 
 
 @pytest.mark.parametrize("calls_of_steps", [(2, 1), (1, 2), (1, 2, 1)])
-def test_further_calls_repeat_the_recorded_step_with_the_most_calls(calls_of_steps: tuple[int, ...]) -> None:
+def test_additional_calls_repeat_the_recorded_step_that_has_the_most_calls(calls_of_steps: tuple[int, ...]) -> None:
     regions = regions_of(("0/0", SIN, 16, 8), calls_of_steps=calls_of_steps)
     assert [found(regions, "0/0", ((16, 8),), number=number) for number in (0, 1, 2)] == [
         f"aten::sin (16, 8, {call})" for call in (0, 1, 1)
@@ -186,7 +186,7 @@ def test_a_recorded_function_needs_at_least_a_quarter_of_the_ops() -> None:
     assert found(regions, "3/0", ((32, 8),)) is None
 
 
-def test_sizes_that_change_in_two_ways_cannot_be_replaced() -> None:
+def test_equal_recorded_sizes_cannot_be_replaced_if_they_change_differently() -> None:
     """GIVEN a recorded input of 8 x 8 WHEN the input is 16 x 8 THEN it is unclear which recorded sizes of 8 become 16."""
     regions = regions_of(("0/0", SIN, 8, 8))
     assert found(regions, "0/0", ((16, 8),), SIN, "aten::mm") is None

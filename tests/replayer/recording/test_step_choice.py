@@ -128,7 +128,7 @@ def test_a_step_replays_the_latest_profile() -> None:
     assert rows[:6] == [2, 3, 2, 3, 2, 3] and set(rows[6:]) == {9, 10} and rows[9:11] == [9, 10]
 
 
-def test_steps_beyond_the_recording_repeat_recorded_steps_of_each_kind_in_turn() -> None:
+def test_replayed_steps_after_the_end_of_the_recording_repeat_recorded_steps_by_kind() -> None:
     """GIVEN eight profiled steps WHEN a replay is longer THEN the replay repeats the eight steps in order."""
     recording = RecordedRun(_recorded("12121212", "P" * 8))
     assert [recording.choice.training(number).row for number in range(40)] == [*range(8)] * 5
@@ -181,7 +181,7 @@ def test_only_steps_of_the_same_kind_are_searched_for_a_call() -> None:
     assert choice.steps_with(recording.steps[0], ("backward", 0), exact) == []
 
 
-def test_only_warm_up_steps_at_the_start_are_replayed_as_warm_up_steps() -> None:
+def test_later_warm_up_steps_are_not_replayed_as_warm_up_steps() -> None:
     """GIVEN a warm-up step after the first steady step WHEN the recording is replayed THEN no step of the replay takes this
     warm-up step."""
     recording = RecordedRun(_recorded("11111", "WSWPP"))

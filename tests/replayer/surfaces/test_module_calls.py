@@ -61,7 +61,7 @@ def test_a_module_call_that_raises_an_error_ends() -> None:
     assert gpu.modules == told((model, True), (model, True))
 
 
-def test_modules_compute_and_report_nothing_in_a_process_without_gpu() -> None:
+def test_modules_run_but_report_nothing_in_a_process_that_uses_no_gpu() -> None:
     gpu = use()
     assert Twice()(torch.ones(2, 4)).shape == (2, 4)
     assert gpu.modules == []

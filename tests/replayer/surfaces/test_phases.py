@@ -175,7 +175,7 @@ def test_step_hooks_and_schedulers_of_the_script_still_run() -> None:
     assert called == ["post"]
 
 
-def test_fused_optimizers_work_and_others_use_foreach_kernels() -> None:
+def test_optimizers_use_foreach_kernels_unless_fused_is_requested() -> None:
     gpu = use()
     for options, kernel in (({"fused": True}, "_fused_adam_"), ({}, "_foreach_addcdiv_")):
         parameter = torch.zeros(1, device="cuda", requires_grad=True)

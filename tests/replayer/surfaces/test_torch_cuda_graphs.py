@@ -496,7 +496,7 @@ def test_random_states_of_a_graph_are_in_device_memory_until_the_graph_is_delete
     assert held() == (0, 0)
 
 
-def test_in_a_relaxed_capture_the_host_may_wait_for_uncaptured_work() -> None:
+def test_during_a_relaxed_capture_the_host_may_wait_for_work_outside_the_capture() -> None:
     """During a capture, only the mode "relaxed" allows the host to query an earlier event, or to wait for another stream."""
     start()
     before, side, x = torch.cuda.Event(), torch.cuda.Stream(), torch.ones(4, 4, device="cuda")

@@ -112,7 +112,7 @@ def test_sends_and_receives_are_numbered_by_pair_and_tag() -> None:
     assert ends_ms == [400.0, 100.0]
 
 
-def test_old_messages_of_a_channel_are_not_mistaken_for_new_ones() -> None:
+def test_old_messages_in_a_channel_are_not_mistaken_for_new_ones() -> None:
     ranks = Ranks(2)
     with ranks.at(0, 900.0) as sender, temporarily_set(torch_distributed_gloo, _CALLS_KEPT=2):
         for _ in range(3):  # the third call overwrites the first one

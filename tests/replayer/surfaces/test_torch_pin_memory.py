@@ -122,7 +122,7 @@ def test_every_factory_function_can_create_pinned_tensors(name: str) -> None:
     assert gpu.copies == []
 
 
-def test_pinned_factories_respect_requires_grad_and_the_default_device() -> None:
+def test_pinned_factory_functions_respect_requires_grad_and_the_default_device() -> None:
     use()
     assert torch.zeros(3, pin_memory=True, requires_grad=True).requires_grad
     assert not torch.zeros(3, pin_memory=True).requires_grad

@@ -16,7 +16,7 @@ def test_an_assumed_size_stays_within_the_given_limits(least: int, most: int | N
         assert _SizeContext("my::op", 9).new_dynamic_size(min=least, max=most) == size
 
 
-def test_sizes_are_assumed_from_the_rows_of_the_first_tensor_with_dimensions() -> None:
+def test_an_unknown_size_is_assumed_from_the_first_dimension_of_an_input() -> None:
     @torch.library.custom_op("assumed_sizes_test::select", mutates_args=())
     def select(share: float, offset: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
         return data.clone()

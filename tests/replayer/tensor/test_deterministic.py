@@ -17,7 +17,7 @@ from tests.replayer.fake_gpu import use
     ("sizes", "freed"),
     [((), True), ((512, -512), True), ((512, -512, 8, -8), True), ((512, -8), False), ((512, -512, 8), False), ((8,), False)],
 )
-def test_memory_is_freed_immediately_if_each_request_is_followed_by_its_release(sizes: list[int], freed: bool) -> None:
+def test_memory_counts_as_freed_immediately_if_a_release_follows_each_request(sizes: list[int], freed: bool) -> None:
     assert _freed_at_once(tuple(sizes)) is freed
 
 

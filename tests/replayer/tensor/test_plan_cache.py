@@ -188,7 +188,7 @@ def test_equal_calls_share_one_cache_entry() -> None:
     assert signatures[0].shapes == ((2, 3, 8, 8), (4, 3, 3, 3)) and signatures[0].outputs == ((2, 4, 6, 6),)
 
 
-def test_op_signatures_contain_the_dimension_of_a_softmax_and_whether_batch_norm_trains() -> None:
+def test_an_op_signature_contains_the_softmax_dimension_and_the_batch_norm_mode() -> None:
     gpu = use()
     x, norm = torch.rand(2, 3, 8, 8, device="cuda"), torch.nn.BatchNorm2d(3, device="cuda")
     for dim in (1, -1, 2):

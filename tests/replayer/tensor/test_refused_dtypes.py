@@ -223,7 +223,7 @@ def test_large_tensors_of_wrong_shapes_are_rejected() -> None:
     assert F.pixel_shuffle(images, 8).shape == (32, 1, 448, 448)
 
 
-def test_scalars_that_a_kernel_rejects_raise_errors_after_an_accepted_call() -> None:
+def test_a_rejected_scalar_raises_an_error_although_an_earlier_scalar_was_accepted() -> None:
     """The error messages are the same as in PyTorch's CUDA build."""
     use()
     data = torch.ones(300, 400, device="cuda")
@@ -284,7 +284,7 @@ def test_checks_on_the_cpu_show_no_warnings() -> None:
     assert shown[0].filename == __file__
 
 
-def test_smaller_sizes_keep_the_order_and_divisors_and_differences_of_one() -> None:
+def test_shrunken_sizes_keep_their_order_and_divisors_and_differences_of_one() -> None:
     assert _smaller_sizes({64, 56, 3, 1}, {1, 2, 57}) == {0: 0, 1: 1, 2: 2, 3: 3, 56: 6, 57: 7, 64: 10}
     # The smaller sizes keep that 512 is twice 256, and that 320 is a multiple of 32.
     assert _smaller_sizes({256, 512, 320}, {32}) == {0: 0, 32: 2, 256: 4, 320: 6, 512: 8}
@@ -637,7 +637,7 @@ def test_svd_accepts_the_drivers_of_cusolver() -> None:
     assert values[0].item() == pytest.approx(6**0.5)
 
 
-def test_put_raises_in_deterministic_mode_with_and_without_accumulation() -> None:
+def test_put_raises_an_error_in_deterministic_mode_with_and_without_accumulation() -> None:
     use()
     torch.use_deterministic_algorithms(True)
     for accumulate in (True, False):

@@ -380,7 +380,7 @@ def test_ops_reject_the_dtypes_that_an_h200_rejects(name: str) -> None:
         call(torch.ones(3, device="cuda"))
 
 
-def test_ops_accept_dtypes_for_which_only_cpu_kernels_are_missing() -> None:
+def test_ops_accept_a_dtype_even_if_the_cpu_kernel_does_not() -> None:
     """The results have the dtypes that they have on a GPU."""
     use()
     words = torch.ones(2, 2, device="cuda").to(torch.uint16)

@@ -58,7 +58,7 @@ def test_the_clock_returns_nanoseconds_since_1970(clock: WallClock | VirtualCloc
 
 
 @pytest.mark.parametrize("step_us", [200, 1_000, 3_000, 100_000])
-def test_late_wake_ups_do_not_accumulate_and_busy_waiting_is_limited(
+def test_late_wake_ups_do_not_add_up_and_busy_waiting_is_limited(
     monkeypatch: pytest.MonkeyPatch, step_us: int
 ) -> None:
     machine = Machine(monkeypatch, read_ns=100, late_ns=60_000)

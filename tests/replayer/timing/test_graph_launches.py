@@ -212,7 +212,7 @@ def test_graphs_of_one_phase_are_matched_in_order_of_their_kernel_counts() -> No
     assert [duration_us for _, _, duration_us in run.kernels()][-13:] == [2] * 9 + [3] * 4
 
 
-def test_host_time_after_a_graph_equals_the_time_after_its_last_recorded_op() -> None:
+def test_host_time_after_a_graph_launch_equals_that_after_its_last_recorded_op() -> None:
     """In the recording, the product ends at 15 us and the sum begins at 20 us, so 5 us are between them."""
     run = Graphs()
     graph = run.captured_ops("mm")

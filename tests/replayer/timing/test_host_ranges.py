@@ -147,7 +147,7 @@ def test_module_ranges_of_threads_are_separate() -> None:
     assert parent.tolist() == [4, 5, 4, 5, NONE, NONE]
 
 
-def test_rows_of_reordered_ops_are_their_places_in_the_new_order() -> None:
+def test_reordered_ops_get_rows_in_the_order_in_which_they_are_written() -> None:
     # GIVEN ops 10, 11 and 12, which are written in the order 12, 10, 11
     taken = TakenRanges([], [(10, [2, 0, 1])], 0)
     assert taken.rows_of(np.array([9, 10, 11, 12, 13])).tolist() == [9, 11, 12, 10, 13]

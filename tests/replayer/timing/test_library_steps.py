@@ -89,7 +89,7 @@ def test_a_step_takes_the_published_time_of_its_batch(tmp_path: Path) -> None:
     assert forward == pytest.approx([2, 2, 4, 2, 1], abs=0.01)
 
 
-def test_host_time_that_is_shorter_than_the_gpu_time_of_a_phase_is_not_lag(tmp_path: Path) -> None:
+def test_a_phase_has_no_lag_if_its_gpu_time_exceeds_its_host_time(tmp_path: Path) -> None:
     """For two samples, the loss, the backward pass and the optimizer take 4 ms on the GPU. The host needs only 1 ms for the
     backward pass."""
     script = Script(tmp_path)

@@ -110,7 +110,7 @@ def test_an_op_outside_all_recorded_phases_does_not_skip_an_empty_phase() -> Non
     assert match is not None and match[0] is Origin.EXACT and not match[1].of_other_phase
 
 
-def test_equal_shapes_in_another_phase_are_preferred_to_other_shapes_in_this_phase() -> None:
+def test_a_call_with_equal_shapes_in_another_phase_is_preferred_to_other_shapes() -> None:
     """GIVEN two forward phases WHEN the first phase calls the product of the second phase THEN the call takes the time of that
     product. The second phase also gets this time."""
     ops = [

@@ -118,7 +118,7 @@ def test_a_profile_with_kernels_and_waits_and_ranges_equals_the_golden_file() ->
     assert_golden(Path(__file__).with_name("golden") / "profile_window.txt", "".join(lines))
 
 
-def test_spans_of_a_thread_without_virtual_ops_stay_between_the_ops_of_the_main_thread() -> None:
+def test_spans_of_other_threads_keep_their_place_between_ops_of_the_main_thread() -> None:
     """The script's thread starts a replica of nn.DataParallel between two ops. On Kineto's clock, 90 us are between these ops.
     On the virtual clock, 10 us are between them."""
     window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main")])
@@ -139,7 +139,7 @@ def test_spans_of_a_thread_without_virtual_ops_stay_between_the_ops_of_the_main_
 
 
 @pytest.mark.parametrize("earlier_us", [0, 2_000])
-def test_each_thread_keeps_the_times_of_its_ops_and_stays_between_those_of_other_threads(earlier_us: int) -> None:
+def test_op_times_of_concurrent_threads_stay_in_the_recorded_order(earlier_us: int) -> None:
     """GIVEN two threads with ops, and a third thread that Kineto did not record WHEN a range begins with an op of the second
     thread on Kineto's clock THEN the range also begins with this op on the virtual clock.
 

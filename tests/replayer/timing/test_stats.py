@@ -16,7 +16,7 @@ def ended(*steps: tuple[int, int, int, bool]) -> ReplayStats:
 
 
 @pytest.mark.parametrize(("speed", "us_per_op"), [(1.0, 3.0), (2.0, 1.5)])
-def test_host_figures_are_medians_of_the_kept_steps(speed: float, us_per_op: float) -> None:
+def test_host_figures_are_medians_of_the_steps_that_count(speed: float, us_per_op: float) -> None:
     """Two kept steps have 2 us and 4 us per op. A third step is not kept."""
     figures = ended((4, 100, 8000, True), (9, 900, 9_000_000, False), (2, 300, 8000, True)).host_figures(speed)
     assert (figures.us_per_op, figures.ops_per_step) == (us_per_op, 3)

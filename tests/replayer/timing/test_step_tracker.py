@@ -147,7 +147,7 @@ def test_a_batch_loaded_without_gradients_gets_the_copy_time_of_evaluation_steps
     assert durations_us(stage) == [450, 450, 110, 110] * 2
 
 
-def test_extra_evaluation_steps_repeat_the_recorded_ones_in_turn() -> None:
+def test_additional_evaluation_steps_repeat_the_recorded_ones_in_order() -> None:
     slow = (StepKind.EVALUATION, [("forward", 0, 300)], [Op("aten::mm", 10, 10, kernel=(15, 200))])
     stage = Stage(phase_grained(recording_of([TRAIN, EVALUATION, slow])))
     train(stage)
@@ -293,7 +293,7 @@ def test_a_module_called_without_gradients_in_a_training_step_takes_training_tim
     assert [row["duration_ns"] // US for row in stage.log.device[-4:]] == [7, 9] * 2
 
 
-def test_ops_before_a_step_is_known_to_be_evaluation_take_their_time_once() -> None:
+def test_ops_at_the_start_of_an_evaluation_step_take_their_time_once() -> None:
     # GIVEN a script that normalizes each batch before it calls the model, like the recorded steps WHEN the script begins with
     # training, although the recording begins with validation
     normalise = Op("aten::sub", 62, 4, kernel=(66, 5))

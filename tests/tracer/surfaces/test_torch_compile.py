@@ -11,7 +11,7 @@ from tracer.surfaces import torch_compile
 from traces.script.patching import PATCHES
 
 
-def test_each_compilation_is_reported_once_and_no_other_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_compilation_is_reported_once_and_other_calls_are_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
     class Recorder:

@@ -181,7 +181,7 @@ def test_calls_of_deprecated_functions_are_recorded_without_a_wrapper(notes: Not
     assert notes.calls == [("all_gather_into_tensor", "float32", "0", 1, "gloo", 24)]
 
 
-def test_p2p_operations_still_compare_equal_to_the_wrapped_functions(notes: Notes) -> None:
+def test_the_op_of_a_p2p_operation_equals_the_wrapped_function(notes: Notes) -> None:
     assert dist.P2POp(dist.isend, SIX, 0).op is dist.isend
 
 

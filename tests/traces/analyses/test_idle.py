@@ -48,7 +48,7 @@ def test_a_kernel_waits_for_work_that_ended_just_before_it_on_another_stream(tra
     assert not len(idle_spans(trace).take(idle_spans(trace).start_ns < 40 * US))  # the other stream was busy
 
 
-def test_every_idle_nanosecond_has_one_reason(real: Trace) -> None:
+def test_each_nanosecond_of_idle_time_has_exactly_one_reason(real: Trace) -> None:
     of = idle_times(real)["cuda:0"]
     assert of.busy_ns + of.idle_ns == of.window_ns
     spans = idle_spans(real)

@@ -47,7 +47,7 @@ def test_the_rank_with_the_shortest_collective_kernel_arrived_last() -> None:
     assert [of.last for of in stragglers(trace)] == [0, 0, 0]
 
 
-def test_each_rank_that_arrives_after_the_median_rank_is_late() -> None:
+def test_a_rank_is_late_if_it_arrives_after_the_median_rank() -> None:
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(4)])
     name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
     # GIVEN four ranks that arrive at 0, 10, 60 and 70 us at the first collective, and at 0, 0, 0 and 30 us at the second

@@ -145,7 +145,7 @@ def test_a_warning_is_shown_as_often_as_without_this_tool(monkeypatch: pytest.Mo
     assert counts[1:] == [counts[0]] * 2
 
 
-def test_filters_for_a_module_of_the_script_apply_to_warnings_through_this_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warning_filters_for_a_script_module_still_apply_inside_this_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch)
     ours = of_module("_trace_tracer.surfaces")
     with warnings.catch_warnings():

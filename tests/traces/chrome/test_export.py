@@ -125,7 +125,7 @@ def test_an_exported_replay_links_kernels_to_their_ops(tmp_path: Path) -> None:
     assert not _crossings(events)
 
 
-def test_exporting_a_trace_with_only_phase_times_writes_phases_of_host_and_gpu(tmp_path: Path) -> None:
+def test_an_exported_trace_with_only_phase_times_contains_host_and_gpu_phases(tmp_path: Path) -> None:
     events = _export(phase_grained(steps=2), tmp_path)["traceEvents"]
     assert [e["name"] for e in events if e.get("cat") == "user_annotation"] == ["ProfilerStep#5", "ProfilerStep#6"]
     rows = [(e["name"], e["pid"]) for e in events if e.get("cat") == "Trace"]

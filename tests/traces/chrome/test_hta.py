@@ -50,7 +50,7 @@ def _as_read(path: Path) -> tuple[dict[str, int], dict[str, float]]:
 
 
 @pytest.mark.parametrize("name", [LARGE, "a100_nccl_args_rank0of2", "mi250_minitoy"])
-def test_hta_computes_the_same_results_from_an_export_as_from_the_original(
+def test_hta_computes_the_same_results_from_an_export_and_the_original(
     shared_traces: Path, tmp_path: Path, name: str
 ) -> None:
     original = shared_traces / f"{name}.json.gz"

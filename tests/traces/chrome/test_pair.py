@@ -72,7 +72,7 @@ def test_each_kernel_has_an_arrow_to_the_matching_kernel(tmp_path: Path) -> None
     assert abs(first["ts"] - ends[first["id"]]["ts"]) < 100  # in us, since the first steps begin together
 
 
-def test_in_an_exported_pair_the_first_paired_steps_begin_together(tmp_path: Path) -> None:
+def test_an_exported_pair_of_traces_is_aligned_at_its_first_paired_steps(tmp_path: Path) -> None:
     """GIVEN a second trace with a call 2 s before its first step THEN the first paired steps begin together, and no time is
     negative."""
     recorded = training(steps=3)

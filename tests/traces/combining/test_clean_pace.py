@@ -193,7 +193,7 @@ def test_stages_of_profiled_steps_get_the_relative_times_of_unprofiled_steps() -
     assert (waited.own_ns(moments) - start_ns).tolist() == [0, 400, 800, 1000, 1400, 1800, 1900]
 
 
-def test_overlapping_stages_are_not_used_to_divide_a_phase() -> None:
+def test_a_phase_is_not_divided_by_stages_that_overlap() -> None:
     """GIVEN two stages that follow each other WHEN a third stage overlaps the second, and a fourth ends after the phase THEN
     only the first two stages divide the phase."""
     trace = recorded([(StepKind.STEADY, [("forward", 1000)])])

@@ -133,7 +133,7 @@ def test_steps_of_a_rarer_kind_are_compared_if_there_are_three_of_them(clean: in
 
 
 @pytest.mark.parametrize("kind", [StepKind.STEADY, StepKind.PROFILED])
-def test_no_steps_are_compared_if_all_ran_with_the_profiler_or_all_without(kind: StepKind) -> None:
+def test_profiled_and_unprofiled_steps_are_compared_only_if_both_exist(kind: StepKind) -> None:
     assert compared(recorded([(kind, UPDATE)] * 4)) == []
 
 

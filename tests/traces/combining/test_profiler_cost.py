@@ -45,7 +45,7 @@ def test_the_subtracted_profiler_costs_never_exceed_the_slowdown_of_the_step() -
     assert run.profiler_cost is not None and run.profiler_cost.op_ns == pytest.approx(500, abs=1)
 
 
-def test_slowdown_that_the_profiler_cost_does_not_explain_is_removed_by_scaling() -> None:
+def test_scaling_removes_slowdown_that_the_profiler_cost_does_not_explain() -> None:
     """GIVEN one phase that was longer in clean steps and one that was shorter THEN both phases get their times from clean
     steps."""
     clean = [("forward", 300), ("optimizer", 100)]
@@ -332,7 +332,7 @@ def test_phases_without_duration_do_not_affect_the_profiler_cost() -> None:
     assert _fitted_cost([empty], all_kinds) == ProfilerCost()
 
 
-def test_kinds_of_events_that_were_not_recorded_have_no_profiler_cost() -> None:
+def test_an_event_kind_that_was_not_recorded_has_no_profiler_cost() -> None:
     """GIVEN a recording that contains only ops THEN only ops have a cost. WHEN one step also contains a range THEN ranges have
     their usual cost."""
     trace = slowed(600, {"forward": 100}, {"forward": 300_000})

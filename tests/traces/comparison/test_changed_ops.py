@@ -238,7 +238,7 @@ def test_foreach_and_fused_optimizers_are_compared_with_optimizers_that_use_loop
 
 
 @pytest.mark.parametrize(("second", "sameness"), [("gemm_bf16", Sameness.SAME_PROGRAM), ("gemm_int8", Sameness.CANNOT_BE_TOLD)])
-def test_it_is_unknown_whether_cuda_graphs_with_different_kernels_are_the_same_program(second: str, sameness: Sameness) -> None:
+def test_cuda_graphs_with_different_kernels_may_still_be_the_same_program(second: str, sameness: Sameness) -> None:
     """GIVEN two traces with the same ops outside CUDA graphs WHEN one of two kernels in the graph has another name THEN the
     verdict on the program is unknown."""
     traces = [recording(("aten::copy_", "copy"), graph=("flash_fwd", name)) for name in ("gemm_bf16", second)]
@@ -330,7 +330,7 @@ def test_ops_that_only_the_first_step_calls_are_not_reported_as_missing() -> Non
     assert missing_in(trace, np.array([0]), missing) == missing
 
 
-def test_inner_ops_belong_to_the_outer_op_if_the_other_trace_has_only_the_outer_op() -> None:
+def test_inner_ops_count_as_their_outer_op_if_the_other_trace_lacks_them() -> None:
     """GIVEN a recording with inner ops WHEN its replay has only the outer ops THEN no op differs. Casts by autocast still count
     as separate ops."""
     recorded = recording(

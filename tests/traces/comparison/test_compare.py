@@ -439,7 +439,7 @@ def test_if_kernels_are_missing_steps_may_be_longer_but_not_shorter(stretch: flo
     assert compare(trace, whole).within_tolerance is within
 
 
-def test_phases_are_compared_by_their_means_if_step_times_are() -> None:
+def test_phases_are_compared_by_means_if_steps_are_compared_by_means() -> None:
     """GIVEN two traces whose waits for data vary a lot WHEN their step times are compared by means THEN phases are compared by
     means, too. The differences of the phases add up to the difference of the steps."""
     waits_us = [(0, 30, 200, 10, 90, 0, 150, 60, 20, 5), (400, 30, 0, 250, 10, 330, 0, 160, 20, 5)]

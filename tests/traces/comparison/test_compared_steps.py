@@ -216,7 +216,7 @@ def _in_turns(steps: int, first: int = 0) -> Trace:
     return trace
 
 
-def test_steps_are_compared_with_steps_of_the_same_kind() -> None:
+def test_each_step_is_compared_with_a_step_of_the_same_kind() -> None:
     # GIVEN two recordings of two trainers in turn, of which the second recording begins with the other trainer
     one, other = _in_turns(5), _in_turns(6, first=1)
     result = compare(one, other)

@@ -20,7 +20,7 @@ def without(trace: Trace, row: int) -> Trace:
     return trace
 
 
-def test_each_kernel_of_a_trace_matches_itself() -> None:
+def test_in_two_equal_traces_each_kernel_matches_itself() -> None:
     found = found_in(training(steps=3), training(steps=3))
     assert (found.first == found.second).all() and len(found) == len(training(steps=3).device)
     assert (found.change == KernelChange.SAME).all() and not found.change_ns.any()
@@ -35,7 +35,7 @@ def test_a_recorded_kernel_matches_one_kernel_in_each_replay_of_its_step() -> No
         assert all(found.of(1, int(found.second[place])).tolist() == [place] for place in places)
 
 
-def test_kernel_changes_are_longer_shorter_or_within_tolerance() -> None:
+def test_a_kernel_change_is_longer_shorter_or_within_the_tolerance() -> None:
     first, second = training(steps=1), training(steps=1)
     second.device.duration_ns[1] += 3 * US
     second.device.duration_ns[2] -= 1 * US  # a profiler may round times to whole microseconds
@@ -93,7 +93,7 @@ def test_traces_without_steps_are_matched_as_a_whole() -> None:
     assert found_in(Trace(), Trace()).step.tolist() == []
 
 
-def test_matching_kernels_that_swapped_places_are_marked_as_out_of_order() -> None:
+def test_matching_kernels_in_swapped_order_are_marked_as_out_of_order() -> None:
     first, second = training(steps=2), training(steps=2)
     begin = second.device.start_ns
     begin[1], begin[2] = int(begin[2]), int(begin[1])
@@ -104,7 +104,7 @@ def test_matching_kernels_that_swapped_places_are_marked_as_out_of_order() -> No
     assert len(kept) == len(first.device) - 1
 
 
-def test_only_the_lowest_rank_must_run_its_kernels_in_the_same_order() -> None:
+def test_kernel_order_is_compared_only_for_the_lowest_rank() -> None:
     first, second = training(steps=2), training(steps=2)
     for trace in (first, second):
         trace.devices = [replace(trace.devices[0], rank=1), trace.devices[0]]

@@ -239,7 +239,7 @@ def test_explain_compares_the_step_time_per_backward_pass_if_gradients_are_accum
     assert found.summary == [f"Backward passes per step: 1 in A and 2 in B. Step time per pass: {lasts} -> {lasts} (+0.0 %)."]
 
 
-def test_equal_traces_have_no_reasons() -> None:
+def test_equal_traces_need_no_explanation() -> None:
     found = explained(training(), training())
     assert found.delta_ns == 0 and found.reasons == [] and found.headline.startswith("Both steps take")
 
@@ -266,7 +266,7 @@ def running_ahead(kernel_us: int) -> Trace:
     return trace
 
 
-def test_gpu_work_of_phases_is_the_reason_if_the_host_runs_ahead() -> None:
+def test_if_the_host_runs_ahead_explain_names_the_gpu_work_of_phases() -> None:
     found = explained(running_ahead(200), running_ahead(400))
     assert found.headline == "A step of B takes 1.0 ms longer than one of A: 1.0 ms -> 2.0 ms."
     phases = {reason.what: reason.text for reason in found.reasons if reason.what in PHASES}
@@ -331,7 +331,7 @@ def test_a_wait_explains_a_phase_if_it_makes_up_half_of_the_difference(after_ms:
     assert reason.text.partition("its wait for the GPU is ")[2] == said
 
 
-def test_explain_names_a_phases_shorter_wait_for_the_gpu() -> None:
+def test_explain_names_a_phase_that_waits_less_for_the_gpu() -> None:
     """GIVEN a host that waits 1,969 us for the GPU in A and 19 us in B THEN the wait of the optimizer phase is 1,950 us shorter
     in B."""
     sides = []
@@ -432,7 +432,7 @@ def test_mean_idle_time_per_gpu_is_compared_if_the_numbers_of_gpus_differ() -> N
     assert [(reason.what, reason.delta_ns) for reason in idle] == [("idle: data (a GPU (A: 1, B: 2))", 200_000)]
 
 
-def test_idle_time_of_single_long_steps_explains_no_difference_of_medians() -> None:
+def test_idle_time_in_a_few_long_steps_does_not_explain_different_medians() -> None:
     """GIVEN steps of 100 us WHEN one of ten steps takes 500 us longer THEN idle time is no reason. WHEN all steps are longer
     and vary THEN idle time is a reason for the difference."""
     both = compare(training(steps=10), training(steps=10, jitter_us=(0, 0, 0, 0, 0, 500, 0, 0, 0, 0)))
@@ -483,7 +483,7 @@ def test_explain_sorts_gpu_reasons_by_size() -> None:
     assert first.text.startswith("idle time of cuda:0 (waiting for data)") and first.delta_ns == 199_250
 
 
-def test_explain_names_first_the_only_gpu_that_became_slower() -> None:
+def test_explain_first_names_the_only_gpu_that_became_slower() -> None:
     """GIVEN two GPUs that work for 4 of 10 ms WHEN the kernels of the second GPU take 8 ms in B THEN this is the first reason.
     The idle time of the first GPU, which waits for the second, comes later."""
 

@@ -21,7 +21,7 @@ def test_the_lengths_of_bars_are_proportional_to_their_times() -> None:
     assert "cuda:0 stream 7" in page and "all = [0, 1000]" in page
 
 
-def test_lanes_are_below_each_other() -> None:
+def test_lanes_are_drawn_one_below_the_other() -> None:
     """A lane is 18 px high, and its bars are 16 px high."""
     lanes = [BarLane(f"stream {number}", "gpu", ["k"], np.array([0]), np.array([9])) for number in range(3)]
     page = timeline_html("three streams", lanes)

@@ -145,7 +145,7 @@ def test_the_possible_gain_excludes_idle_time_before_the_first_gpu_work() -> Non
 
 
 @pytest.mark.parametrize(("own_ms", "end_ms"), [(8, 10), (5, 0.1)], ids=["the host waits", "the host runs ahead"])
-def test_gpus_of_one_process_that_take_turns_wait_for_each_other(own_ms: float, end_ms: float) -> None:
+def test_alternating_gpus_of_one_process_wait_for_each_other(own_ms: float, end_ms: float) -> None:
     """GIVEN steps of 10 ms in which cuda:0 works first and cuda:1 works afterwards THEN each GPU waits for the other GPU, even
     if the host launched all work long before."""
     count = 6
@@ -313,7 +313,7 @@ def test_the_bottleneck_is_unknown_if_the_gpu_finished_no_step(last_ms: float, l
     assert of is not None and of.limit == limit
 
 
-def test_losing_a_few_kernels_causes_only_a_warning() -> None:
+def test_a_few_lost_kernels_cause_a_warning_and_no_error() -> None:
     """GIVEN a recording that lost 1 of 321 kernels, less than 1 % THEN its bottleneck is the same as without the loss."""
     trace = training(steps=80)
     trace.problems = {"lost-kernel": 1}
@@ -393,7 +393,7 @@ def test_without_kernels_data_is_the_bottleneck_from_10_percent_of_a_step(data_n
     assert found is not None and (found.limit, found.gain_ns) == (limit, data_ns if limit == "data" else None)
 
 
-def test_no_phase_shows_that_the_gpu_catches_up_if_the_host_reads_values() -> None:
+def test_phases_do_not_show_a_catching_up_gpu_if_the_host_reads_values() -> None:
     trace = _launched(19, 4400)
     trace.sizes = Sizes.of(op=[trace.strings.add("aten::nonzero")])
     assert caught_up(trace) is None
@@ -405,7 +405,7 @@ def test_no_phase_shows_that_the_gpu_catches_up_if_the_host_reads_values() -> No
     assert caught_up(trace) is None
 
 
-def test_for_a_single_step_info_shows_how_much_later_the_gpu_ends() -> None:
+def test_info_shows_how_long_the_gpu_works_after_a_single_step() -> None:
     """GIVEN a recording of a single step of 10 ms on the host WHEN its kernel ends at 40 ms THEN `trace info` says that the
     host ends 30 ms before the GPU. The text does not say that the host runs ahead, because the host may wait in the next
     step."""

@@ -327,7 +327,7 @@ def test_step_times_use_steps_after_a_profile_only_if_no_other_steps_exist() -> 
 
 
 @pytest.mark.parametrize(("before", "clean"), [(6, [0, 1, 2, 3, 4]), (5, [0, 1, 2, 3, 6, 7])])
-def test_evaluation_steps_after_a_profile_are_used_only_if_too_few_ran_earlier(before: int, clean: list[int]) -> None:
+def test_evaluation_steps_after_a_profile_count_only_if_too_few_ran_before(before: int, clean: list[int]) -> None:
     """GIVEN 8 batches of inference on a GPU, of which one is profiled WHEN 5 clean batches ran earlier THEN later batches do
     not count. WHEN only 4 clean batches ran earlier THEN later batches count too. The profiler starts in the batch before the
     profiled batch."""

@@ -120,7 +120,7 @@ def test_step_times_repeat_if_they_differ_by_at_most_5_percent_of_their_mean(tim
     assert period_of(np.array(times * 2)) == period
 
 
-def test_if_either_trace_is_periodic_both_are_averaged_over_that_period() -> None:
+def test_if_one_trace_is_periodic_both_traces_are_averaged_over_its_period() -> None:
     """GIVEN a trace with steps of 2 and 6 ms in turn WHEN it is compared with steps of 4 ms THEN the step times are equal."""
     varying, steady = np.array([2, 6] * 3 + [2]) * MS, np.array([4] * 8) * MS
     for one, other in ((varying, steady), (steady, varying)):

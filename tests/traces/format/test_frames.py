@@ -101,7 +101,7 @@ def test_only_content_above_64_kib_is_compressed_quickly(monkeypatch: pytest.Mon
     assert [settings.get("depth") for (settings,) in used] == [200, 32]
 
 
-def test_items_share_a_frame_until_the_frame_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_are_written_into_one_frame_until_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_file, "_SHARED_BYTES", 5)
     assert [*trace_file._shared([b"123", b"45", b"6", b"1234567", b"8"])] == [b"12345", b"6", b"1234567", b"8"]
 

@@ -113,7 +113,7 @@ def test_an_external_id_that_equals_the_correlation_id_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(("correlation", "are_ops"), [([1, 2, 3, 4], False), ([1, 2, 9, 9], False), ([1, 9, 9, 9], True)])
-def test_external_ids_are_ids_of_ops_if_fewer_than_half_equal_the_correlation_id(
+def test_external_ids_count_as_op_ids_if_most_differ_from_the_correlation_id(
     correlation: list[int], are_ops: bool
 ) -> None:
     """GIVEN four kernels with external ids WHEN fewer than half of them equal the correlation ids THEN the external ids are ids
@@ -150,7 +150,7 @@ def test_flow_events_are_ignored() -> None:
 # --- categories and threads
 
 
-def test_files_of_2020_with_thread_ids_as_text_can_be_imported() -> None:
+def test_files_from_2020_with_textual_thread_ids_can_be_imported() -> None:
     # GIVEN a file in which device indices are also process ids, thread ids are text, and memory events have numeric thread ids
     events = [
         op("aten::add", 0, 20, tid="3340707648", cat="Operator", External_id=3),
@@ -178,7 +178,7 @@ def test_process_ids_of_any_type_are_accepted(pid: Any) -> None:
     assert len(trace.threads) == 2
 
 
-def test_events_that_are_not_gpu_work_are_recognized() -> None:
+def test_device_events_that_are_not_gpu_work_are_recognized() -> None:
     events = [
         op("cudaStreamSynchronize", 0, 9, cat="cuda_runtime", correlation=3),
         kernel(3, 1, 7, cat="cuda_sync"),
@@ -623,7 +623,7 @@ def test_without_profiler_marks_each_optimizer_step_ends_a_step() -> None:
     assert trace.steps.number.tolist() == [0, 1]
 
 
-def test_only_the_first_of_two_optimizers_ends_steps_even_with_closures() -> None:
+def test_of_two_optimizers_with_closures_only_the_first_ends_steps() -> None:
     """GIVEN an LBFGS optimizer from 10 to 50 us and an Adam optimizer from 60 to 90 us, both with a closure THEN each step ends
     with LBFGS."""
     one = [numbered("aten::mm", 5, 4)]
@@ -635,7 +635,7 @@ def test_only_the_first_of_two_optimizers_ends_steps_even_with_closures() -> Non
     assert (steps_from, kinds, ends) == ("optimizer", ["STEADY"] * 2, [50, 150])
 
 
-def test_only_the_first_of_two_optimizers_of_one_class_ends_steps_even_with_closures() -> None:
+def test_of_two_optimizers_of_one_class_with_closures_only_the_first_ends_steps() -> None:
     """GIVEN two LBFGS optimizers in turn, whose parameters have the sizes 3 and 4 THEN each step ends with the first
     optimizer."""
     one = [numbered("aten::mm", 5, 4)]

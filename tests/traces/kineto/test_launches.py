@@ -291,7 +291,7 @@ def test_gpu_time_of_a_phase_excludes_work_launched_before_the_recording() -> No
 # --- ids of 0, and the latest event with an id
 
 
-def test_ids_of_0_do_not_match_kernels_to_launch_calls() -> None:
+def test_an_id_of_0_does_not_match_a_kernel_to_a_launch_call() -> None:
     """GIVEN two calls and kernels on two streams WHEN all have the correlation id 0 and the External id 0 THEN the launches of
     the kernels are unknown. No launch is ambiguous, and no kernel counts as lost."""
     trace = imported(

@@ -530,7 +530,7 @@ def test_the_bottleneck_is_unknown_if_the_recording_ends_before_the_gpu_has_fini
     assert limit is not None and limit.reason == f"the recording ends before the GPU has finished{steps}"
 
 
-def test_one_fast_launch_shows_that_the_clocks_agree() -> None:
+def test_a_single_fast_launch_proves_that_the_clocks_agree() -> None:
     events = [of for at in range(4) for of in (call(at + 1, 10_000 * at), kernel(10_000 * at + 2001, 5, at + 1))]
     assert not imported(*events, call(9, 50_000), kernel(50_003, 5, 9)).problems
     # The last kernel runs from 32,001 to 32,006 us. Another kernel is launched at 32,003 us and starts 7 us later.

@@ -59,7 +59,7 @@ def test_threads_started_by_trace_are_removed_from_profiles() -> None:
     assert kept(*begun, (3, HOOK), (4, "msgpack/__init__.py(30): packb"), *of_script, *of_torch) == left
 
 
-def test_functions_of_trace_are_removed_from_profiles_with_their_calls() -> None:
+def test_functions_of_this_tool_and_their_calls_are_removed_from_profiles() -> None:
     assert kept(
         (0, "train.py(3): step"),
         (1, HOOK),

@@ -105,7 +105,7 @@ def groups(**held: Any) -> Groups:
     return Groups(**{"complete": {}, "memory": [], "metadata": [], "categories": set(), "stamps": [], "counters": [], **held})
 
 
-def test_events_of_other_programs_than_pytorch_are_recognized() -> None:
+def test_events_of_programs_other_than_pytorch_are_recognized() -> None:
     assert not groups(categories={"cpu_op", "mine"}, memory=[]).is_foreign(bare=True)
     assert groups(categories={"mine"}).is_foreign(bare=True) and groups(categories={"mine"}).is_foreign(bare=False)
     assert not groups(categories={"mine"}, memory=[{}]).is_foreign(bare=True)

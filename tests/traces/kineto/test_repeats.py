@@ -112,7 +112,7 @@ def test_a_recording_is_one_step_if_its_repeated_ops_are_not_iterations(ops: lis
 
 
 @pytest.mark.parametrize(("copies", "steps"), [(True, 4), (False, 1)], ids=["tokens are copied", "layers"])
-def test_ops_that_repeat_with_other_kernels_are_steps_if_they_copy_to_the_host(copies: bool, steps: int) -> None:
+def test_repeated_ops_with_different_kernels_form_steps_if_they_copy_to_the_host(copies: bool, steps: int) -> None:
     """GIVEN four iterations of a server with different kernels WHEN each iteration copies a result to the host THEN each
     iteration is a step of 36 us."""
     profile = Profile()
@@ -175,7 +175,7 @@ def test_the_last_step_ends_before_the_profilers_final_wait_for_the_gpu(waits: b
         pytest.param([8, 784], [8, 784], 1, id="a layer reads what the layer before it has written"),
     ],
 )
-def test_each_repeated_sequence_that_begins_with_new_data_is_a_step(
+def test_a_repeated_sequence_is_a_step_if_it_begins_with_new_data(
     kernels: list[str], first: list[int], then: list[int], count: int
 ) -> None:
     """GIVEN an inference loop without marks and copies WHEN each iteration reads a new batch THEN each iteration is a step of
@@ -198,7 +198,7 @@ def test_each_repeated_sequence_that_begins_with_new_data_is_a_step(
         pytest.param("aten::layer_norm", "aten::relu", 1, id="layers"),
     ],
 )
-def test_each_repeated_sequence_with_two_ops_on_tokens_is_a_step(first: str, last: str, count: int) -> None:
+def test_a_repeated_sequence_is_a_step_if_it_has_two_token_ops(first: str, last: str, count: int) -> None:
     """GIVEN a loop without marks, copies and shapes WHEN it generates tokens THEN each iteration is a step of 36 us. Layers of
     a model are not steps."""
     profile = Profile()
@@ -218,7 +218,7 @@ def test_each_repeated_sequence_with_two_ops_on_tokens_is_a_step(first: str, las
         pytest.param([4], 6, id="a server that generates tokens for 4 requests"),
     ],
 )
-def test_lookups_of_many_chosen_entries_are_not_steps(indices: list[int], count: int) -> None:
+def test_looking_up_many_selected_entries_does_not_begin_a_step(indices: list[int], count: int) -> None:
     """GIVEN a first layer, and then six repetitions of a distance, an argmax and an embedding WHEN the embedding looks up many
     entries THEN the repetitions are not steps."""
     profile = Profile()
@@ -230,7 +230,7 @@ def test_lookups_of_many_chosen_entries_are_not_steps(indices: list[int], count:
     assert len(profile.read().steps) == count
 
 
-def test_if_launches_are_unknown_the_recording_includes_all_gpu_work() -> None:
+def test_without_known_launches_all_gpu_work_belongs_to_the_recording() -> None:
     """GIVEN an op from 1000 to 1010 us WHEN a kernel without a launch runs from 5000 to 5300 us THEN the step lasts 4300 us and
     contains the kernel."""
     profile = Profile()

@@ -331,7 +331,7 @@ def test_several_ranks_in_one_file_are_split() -> None:
     ("labels", "ranks"),
     [(("[TP00]", "[TP03]"), [0, 3]), (("[TP00-DP01]", "[TP00-DP04]"), [0, 1]), (("Rank 2:", "Rank 5:"), [2, 5])],
 )
-def test_ranks_in_front_of_process_numbers_split_a_file(labels: tuple[str, str], ranks: list[int]) -> None:
+def test_rank_numbers_before_process_numbers_split_a_file_into_ranks(labels: tuple[str, str], ranks: list[int]) -> None:
     events = []
     for label in labels:
         for event in (op("aten::add", 10, 5), call(3, 12), kernel(3, 20)):

@@ -77,7 +77,7 @@ def test_step_times_that_fall_or_vary_are_reported_by_the_check(
         ([0.6, 0.7, 0.8, 0.9, 1], [1, 2, 3, 4, 5], []),  # no phase is longer than a millisecond
     ],
 )
-def test_extrapolated_times_are_rejected(
+def test_the_library_check_rejects_extrapolated_times(
     own_library: Path, times_ms: list[float], batches: list[int], told: list[tuple[str, str]]
 ) -> None:
     assert found(own_library, measured(times_ms, batches)) == told

@@ -115,7 +115,7 @@ def test_the_library_contains_published_times_but_no_extrapolated_times(tmp_path
     assert 0.7 * len(rows) < kept < len(rows)
 
 
-def test_only_times_on_a_straight_line_at_the_end_count_as_extrapolated() -> None:
+def test_times_count_as_extrapolated_if_the_last_ones_form_a_straight_line() -> None:
     measured = np.array([1.0, 2.1, 2.9, 4.2, 5.2, 6.2, 7.3])
     assert first_extrapolated(measured) == 7
     assert first_extrapolated(np.concatenate([measured, 9.0 + 0.5 * np.arange(5)])) == 7
@@ -229,7 +229,7 @@ def test_times_of_more_than_two_years_are_impossible(tmp_path: Path) -> None:
         read_cells(path).cell("net")
 
 
-def test_files_without_a_version_and_files_above_64_mib_are_no_cell_files(tmp_path: Path) -> None:
+def test_files_without_a_version_or_above_64_mib_are_not_cell_files(tmp_path: Path) -> None:
     path = tmp_path / "g9.cells"
     contents: list[object] = [{}, [], ["1"]]
     for content in contents:

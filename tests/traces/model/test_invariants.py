@@ -14,7 +14,7 @@ from traces.model.invariants import clear_dangling_references, column_at, column
 from traces.model.trace import NONE, MemoryEvents, Trace, Values
 
 
-def test_each_column_accepts_numbers_within_its_limits_only() -> None:
+def test_a_column_rejects_numbers_outside_its_limits() -> None:
     """GIVEN a column with a number at its limit WHEN the number exceeds the limit by one THEN the message names the column and
     the limits."""
     tried = 0
@@ -129,7 +129,7 @@ def test_threads_without_a_name_are_named_after_their_number() -> None:
     assert fault(trace) == "host.thread holds 1073741824, outside 0..65535"
 
 
-def test_references_beyond_the_last_host_event_become_none() -> None:
+def test_references_to_host_events_that_do_not_exist_become_none() -> None:
     trace = training()
     hosts = len(trace.host)
     trace.host.parent[[1, 2]] = [hosts - 1, hosts]

@@ -21,7 +21,7 @@ def test_canonical_names_have_no_namespace_and_overload_and_underscore(op: str, 
     assert canonical_op(op) == name
 
 
-def test_only_shapes_of_matrices_are_compared_if_there_are_any() -> None:
+def test_shapes_other_than_matrices_are_compared_only_if_there_are_no_matrices() -> None:
     assert distinct_shapes(((4, 3), (4,), (2, 2), (4, 3))) == ((2, 2), (4, 3))
     assert distinct_shapes(((4,), (), (3,))) == ((3,), (4,))
     assert canonical_shapes("copy", ((4, 3), (4, 3))) == canonical_shapes("copy", ((4, 3),)) == ((4, 3),)

@@ -59,7 +59,7 @@ def test_a_gpu_without_measurements_gets_the_largest_measured_error(rows: None) 
     assert of.sentence().endswith("The measured steps were 10 % longer (median). No estimate was checked on this GPU.")
 
 
-def test_fp32_inference_has_the_expected_error_of_fp32_training(rows: None) -> None:
+def test_fp32_inference_and_fp32_training_have_the_same_expected_error(rows: None) -> None:
     half, full = (_estimated("NVIDIA GeForce RTX 3090", workload) for workload in (HALF, FULL))
     for trace in (half, full):
         trace.steps.kind[:] = StepKind.EVALUATION
@@ -73,7 +73,7 @@ def test_scaled_times_have_an_expected_error_but_recorded_times_have_none(rows: 
     assert expected_error(_estimated("Tesla T4", FULL, Origin.EXACT)) is None
 
 
-def test_less_than_one_hundredth_of_estimated_gpu_time_has_no_expected_error(rows: None) -> None:
+def test_no_error_is_expected_if_under_one_percent_of_gpu_time_is_estimated(rows: None) -> None:
     trace = _estimated("Tesla T4", FULL, Origin.EXACT)
     trace.device.origin[-1] = Origin.ROOFLINE
     assert expected_error(trace) is not None

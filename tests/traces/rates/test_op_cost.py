@@ -44,7 +44,7 @@ def test_the_flat_buffer_that_contains_all_rnn_weights_is_not_counted_as_a_weigh
     assert found == (*weights, *([(elements,)] if is_weight else []))
 
 
-def test_flops_of_attention_are_two_matrix_products_forward_and_five_backward() -> None:
+def test_attention_costs_two_matrix_products_forward_and_five_backward() -> None:
     """GIVEN attention with a mask as its first input THEN the mask does not count as a factor of a product.
 
     With 2 x 4 heads, 8 queries, 6 keys and 16 channels, one product has 2 x (2 x 4 x 8 x 6) x 16 FLOPs. The forward pass has 2

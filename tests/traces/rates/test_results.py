@@ -40,7 +40,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", REAL.split())
-def test_rates_of_real_recordings_equal_the_golden_files(name: str, shared_traces: Path) -> None:
+def test_achieved_rates_of_real_recordings_equal_the_golden_files(name: str, shared_traces: Path) -> None:
     found = next(shared_traces.glob(f"{name}*"))
     assert_golden(GOLDEN / f"{name}.txt", in_short(achieved_tables(read_kineto(found))))
 

@@ -99,7 +99,7 @@ def test_a_gather_reads_an_index_and_an_element_for_each_element_that_it_writes(
         ("fused_add_rms_norm fused_add_rmsnorm", (DATA, DATA, DATA[0])),
     ],
 )
-def test_ops_of_one_kind_move_the_same_bytes(ops: str, tensors: tuple[torch.Tensor, ...]) -> None:
+def test_ops_of_one_kind_move_the_same_number_of_bytes(ops: str, tensors: tuple[torch.Tensor, ...]) -> None:
     """The file test_op_traffic.py checks one op of each kind against numbers computed by hand."""
     amounts = {op: moved(op, *tensors) for op in ops.split()}
     elementwise = moved("mul_" if ops.split()[0].endswith("_") else "mul", *tensors)

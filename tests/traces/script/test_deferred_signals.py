@@ -90,7 +90,7 @@ def test_ignored_signals_stay_ignored(handled: Callable[..., None]) -> None:
         signal.raise_signal(signal.SIGHUP)
 
 
-def test_other_threads_are_not_affected() -> None:
+def test_deferring_signals_does_not_affect_other_threads() -> None:
     found = []
 
     def look() -> None:

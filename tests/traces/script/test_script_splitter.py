@@ -258,7 +258,7 @@ def test_a_module_before_the_first_zero_grad_belongs_to_the_step() -> None:
     assert steps_of("module zero_grad backward optimizer") == ["train: forward 11 zero_grad 10 backward 11 optimizer 11"]
 
 
-def test_other_threads_begin_no_phases_once_the_training_thread_is_known() -> None:
+def test_once_the_training_thread_is_known_other_threads_begin_no_phases() -> None:
     run = Script()
     run.do("loader module")
     run.do("op loader module loss backward optimizer".replace("optimizer", "second_optimizer"), thread="prefetcher")
@@ -296,7 +296,7 @@ def test_a_nested_backward_pass_begins_no_step() -> None:
 
 
 @pytest.mark.parametrize(("thread", "evaluations"), [("other", 1), ("main", 2)])
-def test_only_the_training_threads_loader_can_end_an_epoch(thread: str, evaluations: int) -> None:
+def test_only_the_loader_of_the_training_thread_can_end_an_epoch(thread: str, evaluations: int) -> None:
     """GIVEN a script that has trained WHEN the loader of its training thread has no more batches THEN the next batch is a
     separate evaluation step."""
     run = Script()
@@ -362,7 +362,7 @@ def test_a_module_call_in_an_explicit_phase_is_not_a_forward_pass() -> None:
     assert run.began == began
 
 
-def test_only_calls_of_the_model_in_the_training_thread_and_outside_of_phases_end_a_step() -> None:
+def test_a_model_call_ends_a_step_only_in_the_training_thread_and_outside_phases() -> None:
     """GIVEN batches without gradients THEN each call of the model ends a step, except calls in other threads or inside a
     reported phase."""
     run = Script()

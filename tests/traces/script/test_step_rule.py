@@ -152,7 +152,7 @@ def test_validation_after_two_optimizers_belongs_to_no_training_step() -> None:
     assert script.ended == "TEEETEEE"
 
 
-def test_each_validation_step_between_epochs_ends_at_the_loader() -> None:
+def test_validation_steps_between_epochs_end_when_the_loader_is_called() -> None:
     script = Script()
 
     def body() -> None:
@@ -249,7 +249,7 @@ def test_a_teacher_model_called_without_gradients_belongs_to_the_training_step()
 
 @pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize("called", [(MODEL,), (OTHER,), (MODEL, OTHER), (MODEL, MODEL, MODEL)])
-def test_models_called_without_gradients_for_the_batch_of_a_training_step_make_no_evaluation_step(
+def test_a_model_called_without_gradients_inside_a_training_step_makes_no_evaluation_step(
     copies: bool, called: tuple[int, ...]
 ) -> None:
     """GIVEN a batch that was trained on WHEN the script calls a model for the same batch without gradients THEN the call adds

@@ -286,7 +286,7 @@ def test_fetches_are_simulated_in_the_order_of_the_loader() -> None:
     assert found.check is not None and found.check.samples_per_s == pytest.approx(2 * 64 / 0.3, rel=0.05)
 
 
-def test_only_loaders_with_more_than_half_the_batches_of_the_largest_loader_count() -> None:
+def test_loaders_with_at_most_half_the_batches_of_the_largest_loader_are_ignored() -> None:
     """GIVEN loaders with 10, 5, 6 and no batches THEN only the workers of the loaders with 10 and 6 batches count."""
     loadings = [
         Loading(loader=0, workers=4, script_batches=10),

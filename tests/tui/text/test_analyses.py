@@ -68,7 +68,7 @@ def test_the_idle_time_table_has_a_row_for_each_reason() -> None:
         ({"cuda:0": idle(1, 200), "cuda:1": idle(2, 200)}, True, ", per step and GPU"),
     ],
 )
-def test_figures_of_a_single_step_are_not_called_per_step(of: dict[str, IdleTime], together: bool, words: str) -> None:
+def test_figures_of_one_step_are_shown_without_the_words_per_step(of: dict[str, IdleTime], together: bool, words: str) -> None:
     assert per_step_words(of, together=together) == words
 
 
@@ -163,7 +163,7 @@ def test_only_ops_faster_than_the_memory_bandwidth_are_marked_from_the_cache(sha
     assert table_named("Achieved rates", with_modules(rates=(bounded,))).cells()[0][-1] == "≤"
 
 
-def test_exposed_communication_of_a_single_step_is_not_called_per_step() -> None:
+def test_exposed_communication_of_one_step_is_shown_without_the_words_per_step() -> None:
     several = Communication((), 4 * MS, 12 * MS, steps=2, exposed_per_step_ns=2 * MS, hidden_per_step_ns=6 * MS)
     said = "exposed 2.0 ms, hidden behind computation 6.0 ms (75.0 %)"
     assert exposure_sentence(several) == f"{said} per step"

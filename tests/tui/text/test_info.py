@@ -87,7 +87,7 @@ def test_info_says_how_much_of_a_step_is_overhead_of_the_replaying_host() -> Non
     assert "  8.3 µs per step (10.0 %) is overhead of the replay" in usual and "overhead of" not in quick
 
 
-def test_facts_beyond_the_longest_list_are_counted() -> None:
+def test_info_counts_facts_that_do_not_fit_into_the_list() -> None:
     trace, ends = training(), []
     for facts in range(10, 40):
         trace.provenance = {f"fact {number}": "x" for number in range(facts)}
@@ -370,7 +370,7 @@ def test_info_shows_the_mean_step_time_if_step_times_vary() -> None:
 
 
 @pytest.mark.parametrize(("warm", "is_elsewhere"), [(3, True), (2, False)])
-def test_info_lists_kernels_of_the_counted_steps_if_most_work_is_outside_them(warm: int, is_elsewhere: bool) -> None:
+def test_info_lists_only_kernels_inside_steps_if_most_work_is_outside(warm: int, is_elsewhere: bool) -> None:
     """GIVEN three warm-up steps with a kernel of another name, and one counted step THEN the kernels of the counted step are
     shown. The counted step launched a fourth of the work."""
     trace = training(steps=4)

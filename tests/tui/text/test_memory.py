@@ -48,7 +48,7 @@ def test_the_memory_rise_of_a_step_is_compared_if_totals_are_missing() -> None:
     assert memory_sentences(memory) == ["Memory that was allocated before a recording began is not in its memory peak."]
 
 
-def test_recorded_memory_totals_are_never_compared_with_sums() -> None:
+def test_recorded_memory_totals_are_not_compared_with_computed_sums() -> None:
     late = of(recorded_source="summed", replayed_peak_bytes=3 * GIB)
     assert late.compared_bytes == (GIB, GIB + MIB)
     assert memory_name(late) == "memory rise within a step"
@@ -99,7 +99,7 @@ def test_diff_says_that_a_peak_with_compilations_is_not_compared(recorded: str |
 @pytest.mark.parametrize(
     "changed", [{"capacity_given": False}, {"capacity_given": False, "fits": None}, {"capacity_bytes": None}]
 )
-def test_memory_differences_that_do_not_matter_are_not_reported(changed: dict[str, Any]) -> None:
+def test_unimportant_memory_differences_are_not_reported(changed: dict[str, Any]) -> None:
     assert memory_sentences({"cuda:0": of(**changed)}) == []
 
 

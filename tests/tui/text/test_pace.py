@@ -45,7 +45,7 @@ def test_a_note_counts_waits_for_unrecorded_events() -> None:
     assert "1,200 events that it never recorded" in event_sentences(facts(events_never_recorded=1_200))[0]
 
 
-def test_info_names_the_phase_that_shows_that_the_gpu_waits_for_the_host() -> None:
+def test_info_names_the_phase_in_which_the_gpu_waits_for_the_host() -> None:
     of = PaceLimit("host", None, None, caught_up_in="forward", behind_ns=19_000)
     said = bottleneck_text(replace(summarize(phase_grained()), bottleneck=of))
     assert said == (

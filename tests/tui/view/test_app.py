@@ -260,7 +260,7 @@ async def test_marking_a_range_shows_its_sums(app: ViewApp, pilot: Pilot[Any]) -
 
 
 @piloted(lambda: whole(("t", training(steps=3)), ("t", training(steps=3))))
-async def test_equal_traces_have_no_differences_to_go_to(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_keys_find_no_difference_in_equal_traces(app: ViewApp, pilot: Pilot[Any]) -> None:
     await pilot.press("n")
     assert said(app) == "no differences to go to"
 

@@ -74,7 +74,7 @@ def test_events_of_zero_duration_are_counted(spans: list[tuple[int, int, int]], 
 
 
 @given(SPANS, TIMES)
-def test_nearest_returns_the_closest_span(spans: list[tuple[int, int, int]], time_ns: int) -> None:
+def test_the_search_for_the_nearest_span_returns_the_closest_one(spans: list[tuple[int, int, int]], time_ns: int) -> None:
     lane = lane_of(spans)
     position = lane.nearest(time_ns)
     if not spans:

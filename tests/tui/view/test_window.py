@@ -212,7 +212,7 @@ def test_the_view_position_is_kept_when_more_of_the_trace_is_loaded() -> None:
     assert window.at_home
 
 
-def test_each_row_for_two_traces_has_lines_for_both_traces_and_their_difference() -> None:
+def test_a_row_for_two_traces_shows_both_traces_and_their_difference() -> None:
     window = Window(pair_scene(), 100, 20)
     parts = [line.part for line in window.rows.lines if line.row == 0]
     assert parts == [LinePart.FIRST, LinePart.SECOND, LinePart.DIFFERENCE]

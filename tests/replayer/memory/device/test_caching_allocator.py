@@ -397,7 +397,7 @@ def test_an_oversize_block_is_used_if_it_wastes_less_than_20_mib(cached_mib: int
     assert (memory.usage.reserved_bytes == cached_mib * MIB) is is_reused
 
 
-def test_several_oversize_blocks_are_released_for_a_larger_one() -> None:
+def test_several_oversize_blocks_are_released_for_a_larger_request() -> None:
     """GIVEN a full device with free blocks of 20, 40, 40 and 60 MiB WHEN 80 MiB are requested THEN the allocator releases the
     blocks of 60 MiB and 40 MiB. No single block is large enough."""
     memory = memory_of(160 * MIB, settings="max_split_size_mb:32")
@@ -528,7 +528,7 @@ def test_memory_use_does_not_grow_over_many_steps() -> None:
     assert len(gc.get_objects()) - before < 50
 
 
-def test_statistics_restart_when_they_are_reset() -> None:
+def test_resetting_memory_statistics_restarts_them() -> None:
     memory = memory_of()
     first, second = take(memory, 3 * MIB), take(memory, 100)
     memory.free(first)

@@ -105,7 +105,7 @@ def test_the_best_fit_considers_how_far_a_block_can_grow() -> None:
     assert memory.usage.reserved_bytes == 20 * MIB
 
 
-def test_empty_pages_are_unmapped_one_by_one_and_mapped_again_first() -> None:
+def test_empty_pages_are_unmapped_singly_and_are_the_first_to_be_mapped_again() -> None:
     """GIVEN three pages, of which only the last is in use WHEN the cache is emptied THEN two pages are unmapped. Later, these
     pages are mapped again at the same place."""
     memory = memory_of()
@@ -175,7 +175,7 @@ def test_a_segment_can_grow_only_if_a_whole_segment_fits_in_the_memory_fraction(
     assert take(memory, 512).size_bytes == 512  # A small segment of 2 MiB is within the limit.
 
 
-def test_small_requests_use_the_end_of_an_oversize_expandable_segment() -> None:
+def test_a_small_request_uses_the_free_end_of_an_oversize_expandable_segment() -> None:
     memory = memory_of(settings="expandable_segments:True,max_split_size_mb:40")
     memory.free(take(memory, 60 * MIB))
     before = memory.usage.reserved_bytes
@@ -210,7 +210,7 @@ def test_expandable_segments_can_be_switched_off_temporarily() -> None:
     assert memory.usage.reserved_bytes == 20 * MIB
 
 
-def test_memory_before_unmapped_pages_can_be_used_up_to_their_start() -> None:
+def test_a_block_can_use_memory_up_to_the_first_unmapped_page() -> None:
     """GIVEN a free block that begins 5 MiB after the start of a page of 20 MiB WHEN the later pages are unmapped THEN 15 MiB
     of the first page are free."""
     memory = memory_of()

@@ -81,7 +81,7 @@ def test_the_first_environment_variable_that_is_set_is_used() -> None:
     assert settings_of_environment({}) == AllocatorSettings()
 
 
-def test_new_settings_are_added_to_the_current_ones() -> None:
+def test_new_allocator_settings_do_not_reset_the_current_settings() -> None:
     before = parse_settings("expandable_segments:True")
     assert parse_settings("garbage_collection_threshold:0.5", before).expandable_segments
 

@@ -130,7 +130,7 @@ class _OnHost(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
 
 
-def test_kernels_that_conjugate_lazily_give_the_same_values_as_outside_of_dispatch() -> None:
+def test_lazily_conjugating_kernels_give_the_same_values_inside_and_outside_dispatch() -> None:
     for x in (torch.tensor([[1j, 2], [3, 4j]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])):
         with _OnHost():
             inverse = torch.linalg.pinv(x)

@@ -87,7 +87,7 @@ def in_steps(*numbers: int) -> list[DeviceOp]:
     return [call for step, number in enumerate(numbers) for call in calls(step, relu=number)]
 
 
-def test_numbers_of_calls_that_the_data_decides_may_differ_by_chance() -> None:
+def test_data_dependent_call_counts_may_differ_by_chance() -> None:
     """GIVEN a server that processes two prompts of 6 layers in 10 or 20 steps THEN the difference of the mean calls per step,
     1.2 - 0.6, is chance. Two standard errors are 2 * sqrt(3.24 / 20 + 5.76 / 10) = 1.7."""
     often, seldom = in_steps(0, *[6, *[0] * 4] * 2), in_steps(0, *[6, *[0] * 9] * 2)

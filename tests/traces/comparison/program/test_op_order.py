@@ -113,7 +113,7 @@ def test_swapping_two_layers_is_a_different_program(shapes: bool) -> None:
     assert verdict_of(recorded, network(*arithmetic))[0] is True
 
 
-def test_calls_whose_shapes_the_data_decides_are_not_out_of_place() -> None:
+def test_calls_with_data_dependent_shapes_do_not_count_as_out_of_place() -> None:
     """GIVEN a router that sends different numbers of tokens to two experts in each step THEN calls of the experts are not out
     of place."""
 

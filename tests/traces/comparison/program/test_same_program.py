@@ -133,7 +133,7 @@ def test_the_reason_names_an_op_that_is_called_another_number_of_times() -> None
     assert same is False and reason.startswith("the same ops, called a different number of times")
 
 
-def test_memory_layouts_are_missing_only_if_there_are_ops_on_images() -> None:
+def test_missing_memory_layouts_are_reported_only_for_ops_on_images() -> None:
     for call, ends in (
         (Call("aten::mm", "8,16;16,64", 31, "gemm"), "and 100 % have the same names"),
         (Call("aten::conv2d", "8,3,16,16;4,3,3,3", 31, "gemm"), "Not compared (missing from one trace): memory layouts"),
@@ -193,7 +193,7 @@ def test_a_different_memory_layout_is_reported_only_if_strides_are_recorded() ->
     assert compare(laid_out(""), laid_out("contiguous")).to_json()["not_compared"] == ["memory layouts"]
 
 
-def test_equal_phases_and_times_do_not_show_that_the_program_is_the_same() -> None:
+def test_equal_phases_and_times_do_not_prove_that_the_program_is_the_same() -> None:
     # GIVEN a trace with phase times only WHEN its phases and times agree with the other trace THEN the verdict is unknown
     verdict = same_program(phase_grained(), training(), np.arange(3), np.arange(4))
     assert (verdict.sameness, verdict.evidence, verdict.same) == (Sameness.CANNOT_BE_TOLD, Evidence.NONE, None)
@@ -375,7 +375,7 @@ def in_graphs(layers: int) -> Trace:
     return eras.imported(events)
 
 
-def test_graphs_with_other_numbers_of_kernels_are_not_called_the_same_program() -> None:
+def test_graphs_with_different_numbers_of_kernels_do_not_prove_the_same_program() -> None:
     """GIVEN CUDA graphs of 12 and 11 layers THEN the verdict is unknown. The kernels have the same names, but the second
     program may lack a layer."""
     assert verdict_of(in_graphs(12), in_graphs(12))[0] is True
