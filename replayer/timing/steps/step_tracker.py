@@ -144,6 +144,7 @@ class StepTracker:
         self._done: list[tuple[str, int, int, int, int, int]] = []
         self._begun_ns = self._begun_device_ns = 0
         self._by_phases = recording.trace.grain == "phase" and recording.library_pace is None
+        self._has_kernels = recording.trace.grain == "kernel"
         self._sees_no_ops = self._by_phases or recording.has_phases_of_recorder
         self._left_ns = NONE  # when the host left the current phase or step, see Note [Waits between phases]
         self._wall_ns = scheduler.clock.now_ns()
@@ -476,7 +477,9 @@ class StepTracker:
                 self._begin(thread, recorded.name)
                 self._finish(thread, self._scheduler.clock.now_ns())
             else:
-                self._scheduler.stats.uncharged_ns += recorded.work_ns or max(recorded.device_ns, 0)
+                # The time of a phase without kernels includes idle time, so it is not added to the times of kernels.
+                whole_phase_ns = 0 if self._has_kernels or recorded.name == "loader" else max(recorded.device_ns, 0)
+                self._scheduler.stats.uncharged_ns += recorded.work_ns or whole_phase_ns
 
     def _count(self, *, keep: bool) -> None:
         stats, now_ns = self._scheduler.stats, self._scheduler.clock.now_ns()

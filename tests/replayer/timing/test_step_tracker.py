@@ -364,6 +364,21 @@ def test_a_step_with_fewer_backward_passes_takes_no_time_for_the_missing_ones() 
     assert stage.simulator.stats.uncharged_ns == 2 * 300 * US
 
 
+@pytest.mark.parametrize(("grain", "uncharged_us"), [("phase", 200), ("kernel", 0)])
+def test_time_of_phases_that_a_script_never_enters_is_reported_only_without_kernels(grain: str, uncharged_us: int) -> None:
+    """GIVEN phases without kernels WHEN a script enters no loader and no backward pass THEN the backward pass is reported.
+
+    In a recording with kernels, the time of such a phase is not GPU time.
+    """
+    trace = phase_grained(make_recording([("loader", 0, 50), ("forward", 50, 100), ("backward", 100, 300)], []))
+    trace.grain = grain
+    stage = Stage(trace)
+    stage.module()
+    stage.op("aten::mm")
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+    assert stage.simulator.stats.uncharged_ns == uncharged_us * US
+
+
 def test_loaders_and_modules_in_other_threads_do_not_end_a_step() -> None:
     stage = Stage(recording_of([TRAIN, EVALUATION]))
     other = type(stage.thread)(1, stage.clock.now_ns())
