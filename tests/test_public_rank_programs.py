@@ -20,7 +20,7 @@ def test_parameters_are_compared_rank_by_rank_and_step_by_step() -> None:
     assert numbers(ran(), ran()) == "no optimizer"
 
 
-def test_the_page_counts_the_outcomes_of_the_programs() -> None:
+def test_the_page_shows_how_many_programs_had_each_outcome() -> None:
     outcomes = [
         Outcome("examples", "first", 2, 0, "yes", "equal, 5 steps", 1.0),
         Outcome("examples", "second", 2, 1, "raises: torch.x is not emulated by the virtual GPU: use y", "not compared", 1.0),

@@ -118,7 +118,9 @@ def test_if_a_peer_is_killed_during_an_all_reduce_a_rank_ends_without_delay_and_
 
 
 @pytest.mark.parametrize(("setting", "word"), [("SIMGPU_CUPTI_DENIED", "privilege"), ("SIMGPU_CUPTI_TAKEN", "profiler")])
-def test_the_output_explains_why_kernels_were_not_recorded(device: Path, tmp_path: Path, setting: str, word: str) -> None:
+def test_the_output_of_record_explains_why_kernels_were_not_recorded(
+    device: Path, tmp_path: Path, setting: str, word: str
+) -> None:
     """GIVEN a CUPTI that cannot be started THEN the script runs as usual. The output explains why there are no kernels."""
     recorded = record(device, Program("faults.py", ("plain",)), "kernel", tmp_path, **{setting: "1"})
     assert (recorded.exit_code, recorded.output) == (0, "done\n")
@@ -174,7 +176,7 @@ def test_graph_captures_survive_the_start_and_end_of_a_profile(device: Path, tmp
 
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
-def test_the_recorder_is_invisible_to_the_script(device: Path, tmp_path: Path, grain: str) -> None:
+def test_the_recorder_does_not_change_what_a_script_sees_in_its_own_profile(device: Path, tmp_path: Path, grain: str) -> None:
     """GIVEN a script that profiles itself THEN its profile has the same events, and the recorder profiles later steps. An
     observer of failed allocations is not called."""
     native = run(device, Program("profiles_itself.py", ("8",)), tmp_path / "native")

@@ -218,7 +218,7 @@ def test_a_changed_value_in_a_recording_is_found(recorded: Recorded) -> None:
     assert ["not in the recording" in fault for fault in faults(lost)] == [True]
 
 
-def test_work_of_a_rank_without_a_log_counts_as_missing_from_the_log(recorded: Recorded) -> None:
+def test_if_the_log_of_a_rank_is_missing_its_work_counts_as_not_logged(recorded: Recorded) -> None:
     """GIVEN a recording of two ranks WHEN the log of one rank is missing THEN the work of this rank counts as missing from the
     log."""
     run = recorded("ddp", "kernel")

@@ -270,7 +270,7 @@ def results(folder: Path) -> Path:
     return path
 
 
-def test_the_table_contains_the_measurements_and_no_empty_column(tmp_path: Path) -> None:
+def test_the_table_contains_all_measurements_and_has_no_empty_column(tmp_path: Path) -> None:
     assert study_tables.table(study_tables.rows_of(results(tmp_path))).splitlines() == [
         "The GPU is a Tesla V100, and the PyTorch release is 2.13.0. Images have 224 x 224 pixels."
         " Times and bytes are per training step.",
@@ -290,7 +290,7 @@ def test_the_table_contains_the_measurements_and_no_empty_column(tmp_path: Path)
     assert "Images have 224 x 224 or 448 x 448 pixels" in larger and "| vgg16 | 134.30 M | 448 | 1 |" in larger
 
 
-def test_the_picture_shows_every_network_and_part(tmp_path: Path) -> None:
+def test_the_picture_shows_each_network_and_each_part_of_a_step(tmp_path: Path) -> None:
     done = study("table", "--results", results(tmp_path), "--picture", "p.svg", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == study_tables.table(study_tables.rows_of(results(tmp_path))) + "\n"

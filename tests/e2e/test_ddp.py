@@ -73,7 +73,7 @@ def test_a_rank_that_dies_ends_the_run_with_its_exit_code(trace: Path, how: str,
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux counts shared pages")
-def test_thirty_two_ranks_share_most_of_their_memory(trace: Path) -> None:
+def test_32_forked_ranks_share_most_of_their_memory(trace: Path) -> None:
     """The machine's memory cannot hold torch 32 times, so the ranks have to share most of it."""
     done = replay("--trace", trace, "--nproc", "32", "--clock", "virtual", SCRIPT, "--steps", "2", "--memory", seconds=400.0)
     assert done.returncode == 0, done.stderr

@@ -119,7 +119,7 @@ assert warnings._showwarnmsg is show
 
 
 @pytest.mark.parametrize("start", ['with trace_replay.gpu("a100"):', 'gpu = trace_replay.start("a100")\nif True:'])
-def test_the_traceback_of_an_error_ends_in_the_script(start: str, tmp_path: Path) -> None:
+def test_the_last_frame_of_a_traceback_is_in_the_script(start: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"import torch, trace_replay\n{start}\n    torch.ones(2, device='cuda') + torch.ones(2)\n")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -384,7 +384,7 @@ if __name__ == "__main__":
     assert said[2:] == ["1.0", "Cannot re-initialize CUDA in forked subproc", "no GPU"]
 
 
-def test_windows_is_rejected_in_one_sentence() -> None:
+def test_running_on_windows_is_rejected_in_one_sentence() -> None:
     reason = unsupported("win32")
     assert reason is not None and "does not run on Windows" in reason and "\n" not in reason
     assert unsupported("linux") is None and unsupported("darwin") is None

@@ -219,7 +219,7 @@ def test_scripts_import_their_own_modules_but_commands_never_do(trace: Command, 
         assert "a replay" in trace("doctor")
 
 
-def test_the_installed_package_provides_gpu_and_the_pytest_plugin(wheels: dict[str, Path], tmp_path: Path) -> None:
+def test_the_installed_package_provides_the_option_gpu_and_the_pytest_plugin(wheels: dict[str, Path], tmp_path: Path) -> None:
     environment = Environment(tmp_path / "environment", wheels)
     environment.install("theirs")
     environment.install("ours")

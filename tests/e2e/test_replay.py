@@ -155,7 +155,7 @@ with torch.inference_mode():
     assert facts["evaluation"]["steps_compared"] == {"recorded": 0, "replayed": 7}
 
 
-def test_strict_mode_stops_at_the_first_op_without_an_exact_match(tmp_path: Path, kernel_trace: Path) -> None:
+def test_strict_mode_raises_an_error_at_the_first_op_without_an_exact_match(tmp_path: Path, kernel_trace: Path) -> None:
     done = trace_command("replay", "--strict", written(tmp_path, TRAIN), "--trace", kernel_trace, cwd=tmp_path)
     assert done.returncode == 1
     assert "NotExact: --strict:" in done.stderr
@@ -232,7 +232,7 @@ def test_loader_workers_and_the_pinning_thread_work_with_the_virtual_gpu(tmp_pat
     assert re.search(r"loss [012]\.\d\d", done.stdout)
 
 
-def test_the_recorded_loader_makes_whole_steps_comparable(tmp_path: Path, kernel_trace: Path) -> None:
+def test_with_recorded_loader_waits_whole_steps_can_be_compared(tmp_path: Path, kernel_trace: Path) -> None:
     script = written(tmp_path, TRAIN)
     done = trace_command(
         *("replay", "--loader", "recorded", "--clock", "recorded", "--report", "r.json"),

@@ -66,7 +66,7 @@ def test_the_reported_overhead_is_a_median_without_the_first_steps() -> None:
     assert costly.cost.per_step_ns == 20
 
 
-def test_the_cost_of_appending_is_spread_over_the_steps() -> None:
+def test_the_cost_of_writing_to_the_file_is_spread_over_the_steps() -> None:
     """A step takes 10 ns. Two appends of 400 and 200 ns count as two appends of 200 ns, which all steps share."""
     costly = Costly(FakeClock())
     for number, took_ns in ((2, 400), (10, 200)):
@@ -76,7 +76,7 @@ def test_the_cost_of_appending_is_spread_over_the_steps() -> None:
     assert costly.cost.per_step_ns == 10 + 2 * 200 // 10
 
 
-def test_the_overhead_includes_the_median_time_for_reading_cuda_events() -> None:
+def test_the_recording_overhead_includes_the_median_time_for_reading_cuda_events() -> None:
     """A step takes 10 ns. Reads took 2, 4 and 700 ns per step, and their median is added. The first read does not count, and
     neither does a read that finds no step."""
     costly = Costly(FakeClock())
@@ -96,7 +96,7 @@ def test_all_recorder_time_before_the_end_of_the_first_step_counts_as_its_overhe
     assert costly.cost.per_step_ns == 33
 
 
-def test_the_cost_of_wrappers_is_measured_and_added(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recorder_overhead_includes_the_measured_cost_of_wrappers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock advances by 1 ns per reading, so each measured call misses 1 ns. In two steps, 4 calls of 2 ns and 5 module
     calls of 3 ns take 11.5 ns per step."""
     clock = FakeClock()
@@ -162,7 +162,7 @@ def test_an_interruption_does_not_change_the_measured_cost_of_wrappers(monkeypat
     assert costly.cost.per_step_ns == 200
 
 
-def test_the_clock_shows_unix_time() -> None:
+def test_the_recorder_clock_shows_unix_time() -> None:
     clock = EpochClock()
     before_ns, shown_ns, after_ns = time.time_ns(), clock.now_ns(), time.time_ns()
     assert before_ns - 10**9 < shown_ns < after_ns + 10**9  # the operating system may correct its clock during the test

@@ -778,7 +778,7 @@ def test_cuda_events_are_reused(bench: Bench) -> None:
     assert bench.cuda.made < 850  # about 3 500 events were recorded, but they are reused after 128 steps
 
 
-def test_the_overhead_is_reported_relative_to_the_median_unprofiled_step(tmp_path: Path) -> None:
+def test_the_recording_overhead_is_relative_to_the_median_unprofiled_step(tmp_path: Path) -> None:
     """GIVEN a slow warm-up step, and clean steps of 350, 360 and 370 ns THEN the median step is 360 ns."""
     bench = Bench(tmp_path, Schedule(warmup=1, clean=100, profiled=0))
     for load_ns in (960, 10, 20, 30):
@@ -883,7 +883,7 @@ def interrupting(line: int) -> Iterator[list[str]]:
         sys.settrace(before)
 
 
-def test_the_overhead_includes_the_time_for_recording_a_module_call(bench: Bench) -> None:
+def test_the_recording_overhead_includes_the_time_for_recording_a_module_call(bench: Bench) -> None:
     bench.clock.reading_ns = 3
     before_ns = bench.recorder.cost.spent_ns
     bench.recorder.module_called(id(bench.model), True)
@@ -922,7 +922,7 @@ def test_other_threads_that_use_the_gpu_are_profiled(bench: Bench, does: str) ->
 
 
 @pytest.mark.parametrize("does", ["module", "h2d"])
-def test_work_of_autograd_threads_does_not_turn_memory_events_off(bench: Bench, does: str) -> None:
+def test_autograd_threads_do_not_end_the_recording_of_memory_events(bench: Bench, does: str) -> None:
     """Checkpointing calls modules in a backward pass, and `save_on_cpu` copies saved tensors back to the GPU."""
     bench.train_step()
     recorder = bench.recorder

@@ -140,7 +140,7 @@ def _rows(trace: Trace) -> list[list[list[object]]]:
 
 
 @given(st.lists(st.sampled_from(KINDS), max_size=30))
-def test_the_faster_path_for_repeated_steps_records_the_same_trace(kinds: list[str]) -> None:
+def test_the_fast_path_for_repeated_steps_records_the_same_trace_as_the_slow_path(kinds: list[str]) -> None:
     """Steps of all kinds follow one another, repeated or not. Their events are read for three steps at a time."""
     traces = []
     three = [patch.multiple(f"tracer.{name}", TOGETHER=3) for name in ("step_recorder", "recording_writer")]

@@ -43,7 +43,7 @@ def test_a_warning_that_the_script_has_shown_is_not_shown_again(torchs_warning: 
     torchs_warning()  # a shown warning would raise an error, because warnings are errors in this test suite
 
 
-def test_the_recorder_does_not_use_up_warnings_that_pytorch_shows_once() -> None:
+def test_warnings_that_pytorch_shows_once_still_reach_the_script_while_recording() -> None:
     """PyTorch's C++ code gives this warning once in a process (TORCH_WARN_ONCE in aten/src/ATen/native/TensorShape.cpp)."""
     cube = torch.ones(2, 2, 2)
     with quiet_profiler(torch, []):

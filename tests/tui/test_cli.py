@@ -485,7 +485,7 @@ def test_verbose_prints_all_sections_and_the_time_taken(folder: Path, capfd: pyt
     assert "Contents" in capfd.readouterr().out and "Contents" not in brief
 
 
-def test_the_color_option_switches_colours_on_and_off(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_option_color_switches_colours_on_and_off(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     coloured = {when: run(f"info t.msgpack --color {when}".split()) or capfd.readouterr().out for when in ("always", "never")}
     assert "\x1b[1m" in str(coloured["always"]) and "\x1b" not in str(coloured["never"])
 

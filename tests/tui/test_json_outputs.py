@@ -78,7 +78,7 @@ def test_optional_json_fields_are_omitted_if_empty() -> None:
     }  # fmt: skip
 
 
-def test_the_json_of_an_extended_result_contains_the_fields_of_both_types() -> None:
+def test_the_json_of_an_extended_result_contains_base_and_added_fields() -> None:
     @dataclass(frozen=True)
     class More(Inner):
         share: float

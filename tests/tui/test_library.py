@@ -47,7 +47,7 @@ def facts(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return found
 
 
-def test_the_list_can_be_filtered(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_command_library_list_accepts_filters(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert len(facts(capfd, "list")["entries"]) >= 216 + 2
     wide = facts(capfd, "list", "--gpu", "k*", "--model", "WIDE*_2")["entries"]
     assert [entry["name"] for entry in wide] == ["k80/wide_resnet101_2", "k80/wide_resnet50_2"]

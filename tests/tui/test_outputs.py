@@ -54,7 +54,7 @@ def test_an_output_path_that_cannot_be_written_is_rejected(tmp_path: Path) -> No
         assert line_for(caught.value) is not None
 
 
-def test_text_is_coloured_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_is_coloured_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "77")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)

@@ -218,7 +218,7 @@ for call in (lambda: M + 1, lambda: host.cuda(non_blocking=True), torch.cuda.syn
 
 
 @VALUES
-def test_the_host_reads_fill_values_on_the_gpu_and_masks_of_index_put(values: str, tmp_path: Path) -> None:
+def test_fill_values_on_the_gpu_and_index_put_masks_are_read_by_the_host(values: str, tmp_path: Path) -> None:
     code = """
 mask, index, one, ones = M > 0, torch.zeros(1, dtype=torch.long, device="cuda"), torch.ones((), device="cuda"), M[0] + 1
 torch.cuda.set_sync_debug_mode("error")
@@ -362,7 +362,7 @@ def test_cuda_visible_devices_is_interpreted_as_by_torch(visible: str, count: in
 
 
 @VALUES
-def test_tensor_printing_and_size_errors_are_those_of_a_gpu(values: str, tmp_path: Path) -> None:
+def test_tensor_printing_and_size_errors_agree_with_a_gpu(values: str, tmp_path: Path) -> None:
     """The expected texts are those of the CUDA build of PyTorch 2.14.1 on the simulated device."""
     code = """
 long = torch.zeros(0, device="cuda", dtype=torch.int64)

@@ -198,7 +198,7 @@ def test_each_rank_beyond_the_measured_ones_adds_latency() -> None:
     assert (measured.sizes / larger.sizes).tolist() == pytest.approx([(30 / 16) / (14 / 8)] * len(measured.sizes))
 
 
-def test_the_shortest_call_of_all_ranks_is_the_upper_bound() -> None:
+def test_the_shortest_call_of_all_ranks_limits_the_time_of_a_collective() -> None:
     free = timed([]).next("all_reduce", 16 << 20, 2).duration_ns // US
     bounds = [(0, free // 2), (1, free // 4), (0, free // 3), (1, free // 2)]
     costs = timed([(rank, "all_reduce", took_us, Ending.BY) for rank, took_us in bounds])

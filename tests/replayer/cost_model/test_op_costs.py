@@ -269,7 +269,9 @@ def test_sizes_above_the_measured_range_are_as_efficient_as_the_largest_size(
         ("sort", ((64, 1000),), "float32"),
     ],
 )
-def test_the_shortest_time_of_a_kernel_is_added_once(op: str, shapes: tuple[tuple[int, ...], ...], dtype: str) -> None:
+def test_the_cost_of_an_op_includes_the_shortest_kernel_time_once(
+    op: str, shapes: tuple[tuple[int, ...], ...], dtype: str
+) -> None:
     short, long = (OpCosts(H100, floor_ns=floor_ns).estimate(op, shapes, dtype).ns for floor_ns in (1_000, 4_000))
     assert long - short == pytest.approx(3_000)
 
@@ -277,7 +279,7 @@ def test_the_shortest_time_of_a_kernel_is_added_once(op: str, shapes: tuple[tupl
 LOG_3, LOG_5 = 1.584963, 2.321928  # These are binary logarithms.
 
 
-def test_the_inputs_of_the_matmul_network_have_the_documented_values() -> None:
+def test_the_cost_network_for_matrix_products_has_the_documented_inputs() -> None:
     """GIVEN one product of 256 x 64 by 64 x 128, and three products of 20 x 33 by 33 x 640
 
     THEN the inputs include the time by arithmetic, the time by bytes, and the waves of tiles of 128 x 128. The next input
@@ -301,7 +303,7 @@ def test_the_inputs_of_the_matmul_network_have_the_documented_values() -> None:
     )
 
 
-def test_the_inputs_of_the_convolution_network_have_the_documented_values() -> None:
+def test_the_cost_network_for_convolutions_has_the_documented_inputs() -> None:
     """GIVEN a batch of 4 with 64 input channels, 128 output channels and 32 x 8 places
 
     THEN the network gets 4 x 256 rows and 128 columns. These are 8 tiles, so one multiprocessor needs 8 waves.
@@ -311,7 +313,7 @@ def test_the_inputs_of_the_convolution_network_have_the_documented_values() -> N
     assert found[0].tolist() == pytest.approx([2, 6, 7, 8, 10, 10, 3, 0, 1, 1, 0])
 
 
-def test_the_inputs_of_the_network_of_rows_have_the_documented_values() -> None:
+def test_the_cost_network_for_row_ops_has_the_documented_inputs() -> None:
     """GIVEN an op of the third kind with 320 rows of 36 elements on 10 multiprocessors THEN each multiprocessor has 32 rows."""
     found = features(
         "rows", np.array([2.0]), np.array([[320.0, 36.0]]), np.array([2.0**12]), np.array([0.0]), np.array([[8.0, 4.0, 10.0]])
@@ -523,7 +525,7 @@ def test_an_op_without_elements_takes_the_shortest_time(op: str, shape: tuple[in
     assert OpCosts(A100, floor_ns=800).plain(op, (shape,), "float32", (shape,)).ns == 800
 
 
-def test_the_second_network_of_a_kind_of_op_gets_the_number_1() -> None:
+def test_the_second_cost_network_for_an_op_kind_gets_the_number_1() -> None:
     assert [network_name("matmul", seed) for seed in range(3)] == ["matmul", "matmul1", "matmul2"]
 
 

@@ -333,7 +333,7 @@ def test_a_poll_ends_after_the_timeout_of_the_group(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("busy_until_s", "ends_s"), [(0, 10), (9, 18), (1_000, 70)])
-def test_time_in_which_a_missing_rank_is_busy_does_not_count(
+def test_the_timeout_excludes_time_in_which_the_missing_rank_is_busy(
     busy_until_s: int, ends_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GIVEN a timeout of 10 s WHEN the missing rank is busy until 9 s THEN about 8 s do not count. At most 60 s do not count,

@@ -243,7 +243,7 @@ def test_the_current_time_is_the_later_of_the_thread_time_and_the_clock() -> Non
 
 
 @pytest.mark.parametrize(("improving", "strict"), [(True, True), (True, False), (False, True), (False, False)])
-def test_unknown_output_sizes_are_assumed_unless_strict_or_constant_values_are_set(improving: bool, strict: bool) -> None:
+def test_unknown_output_sizes_are_assumed_unless_an_option_forbids_this(improving: bool, strict: bool) -> None:
     gpu, _ = gpu_of(ReplayConfig(values="recorded" if improving else "constant", strict=strict))
     assert gpu.values.assumes_sizes is (improving and not strict)
 

@@ -71,7 +71,7 @@ def test_pytorch_2_11_keeps_one_mib_more_at_the_first_product_with_a_bias() -> N
         assert held() == start
 
 
-def test_training_keeps_a_second_workspace_for_the_autograd_thread() -> None:
+def test_training_needs_a_second_cublas_workspace_for_the_autograd_thread() -> None:
     """On GPUs before Hopper, training keeps two workspaces with a total of 16.25 MiB."""
     keeping()
     model = torch.nn.Linear(4, 4, device="cuda")
@@ -91,7 +91,7 @@ def test_compiled_autograd_uses_the_cublas_workspace_of_the_calling_thread() -> 
     assert held() == USUAL_BYTES
 
 
-def test_the_fast_path_of_a_transformer_encoder_allocates_the_workspace() -> None:
+def test_the_fast_path_of_a_transformer_encoder_allocates_a_cublas_workspace() -> None:
     keeping()
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True, device="cuda").eval()
     with torch.inference_mode():

@@ -44,14 +44,14 @@ def test_the_file_cache_does_not_count_toward_the_limit_of_a_container(machine: 
     assert spare_memory.spare_host_bytes() == int(3.5 * GIB)
 
 
-def test_the_limit_of_a_control_group_applies_to_the_groups_in_it(machine: Path) -> None:
+def test_a_control_group_is_limited_by_the_groups_that_contain_it(machine: Path) -> None:
     (machine / "proc/self/cgroup").write_text("0::/job/step\n")
     limit_container(machine, 4 * GIB, "job")
     limit_container(machine, 6 * GIB, "job/step")
     assert spare_memory.spare_host_bytes() == int(3.5 * GIB)
 
 
-def test_the_limit_of_a_control_group_of_version_1_counts(machine: Path) -> None:
+def test_memory_limits_of_control_groups_version_1_are_used(machine: Path) -> None:
     (machine / "proc/self/cgroup").write_text("4:cpu:/\n3:memory:/job\n0::/\n")
     limit_container(machine, 4 * GIB, "memory/job", "memory.limit_in_bytes memory.usage_in_bytes", "total_")
     assert spare_memory.spare_host_bytes() == int(3.5 * GIB)

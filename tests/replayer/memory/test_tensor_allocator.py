@@ -170,7 +170,7 @@ def test_a_memory_limit_applies_from_the_next_allocation() -> None:
     assert len(kept) == 4
 
 
-def test_the_rounded_size_decides_whether_a_request_fits() -> None:
+def test_a_request_fits_if_its_rounded_size_fits() -> None:
     """GIVEN room for the requested size but not for its rounded size THEN the request fails."""
     allocator = TensorAllocator(DeviceMemory(0, 1 << 30, settings=parse_settings("roundup_power2_divisions:2")))
     kept = [allocator.malloc(260 * MIB, 0), allocator.malloc(260 * MIB, 0)]  # Each request is rounded to 384 MiB.

@@ -197,7 +197,9 @@ def test_fused_attention_requires_certain_heads_and_masks_and_layouts() -> None:
         ((2, 3, 64), "float16", [False, False, False]),
     ],
 )
-def test_the_can_use_attention_functions_agree_with_cuda(shape: tuple[int, ...], dtype: str, answers: list[bool]) -> None:
+def test_functions_such_as_can_use_flash_attention_agree_with_cuda(
+    shape: tuple[int, ...], dtype: str, answers: list[bool]
+) -> None:
     """PyTorch 2.14 gave these answers on a simulated device with compute capability 8.0."""
     use()
     data: Any = torch.empty(shape, device="cuda", dtype=getattr(torch, dtype))

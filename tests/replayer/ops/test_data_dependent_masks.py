@@ -12,7 +12,7 @@ from replayer.tensor.tensor import VirtualTensor
 from tests.replayer.fake_gpu import use
 
 
-def test_the_results_of_masked_selection_have_the_recorded_sizes() -> None:
+def test_masked_selection_returns_results_of_the_recorded_sizes() -> None:
     gpu = use()
     gpu.selections = {(10,): 7, (10, 4): 23}
     x: Any = torch.rand(10, 4, device="cuda")

@@ -303,7 +303,7 @@ def test_a_transformer_encoder_uses_its_fast_path_for_inference() -> None:
     assert out.shape == (2, 5, 8) and "_transformer_encoder_layer_fwd" in gpu.launched
 
 
-def test_vmap_and_grad_transforms_work() -> None:
+def test_functorch_transforms_vmap_and_grad_work() -> None:
     use()
     weight, x = torch.rand(4, 6, device="cuda"), torch.rand(3, 6, device="cuda")
     assert torch.func.vmap(lambda row: weight @ row)(x).shape == (3, 4)

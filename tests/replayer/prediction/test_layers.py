@@ -92,7 +92,7 @@ def test_an_op_inside_a_layer_is_not_another_layer() -> None:
 @pytest.mark.parametrize(
     ("dtypes", "item_bytes"), [("float16;float16", 2), ("int64;float64", 8), ("float64;int64", 8), ("", 4)]
 )
-def test_the_dtype_of_parameters_is_that_of_the_last_floating_point_input(dtypes: str, item_bytes: int) -> None:
+def test_parameters_have_the_dtype_of_the_last_floating_point_input(dtypes: str, item_bytes: int) -> None:
     trace = products((8, 4))
     trace.host.dtypes[:] = trace.strings.add(dtypes) if dtypes else NONE
     assert [layer.parameter_bytes for layer in layers_of(trace)] == [8 * 4 * item_bytes]

@@ -50,7 +50,7 @@ def test_recomputing_times_from_recorded_durations_gives_the_recorded_times() ->
 
 
 @pytest.mark.parametrize("times", [2, 50])
-def test_with_longer_kernels_none_overlap_and_none_are_lost(times: int) -> None:
+def test_kernels_that_become_longer_neither_overlap_nor_get_lost(times: int) -> None:
     trace = training()
     longer = Retiming(trace).retimed(trace.device.duration_ns * times)
     assert len(longer.device) == len(trace.device) and longer.device.duration_ns.sum() == times * trace.device.duration_ns.sum()
@@ -190,7 +190,7 @@ def test_impossible_requests_are_reported_in_one_line(
     assert text in error and error.count("\n") == 1
 
 
-def test_the_error_names_what_cannot_be_scaled_without_kernels_or_shapes() -> None:
+def test_the_error_says_which_recorded_data_a_prediction_lacks() -> None:
     with pytest.raises(TraceError, match="no times of kernels, only times of phases"):
         predict(phase_grained(), Conditions(gpu="Tesla T4"))
     host_only = training()
@@ -587,7 +587,7 @@ def test_a_launch_into_a_full_queue_waits_for_the_first_kernel(more: int, waits:
     assert (longer.steps.duration_ns[0] > 9_000_000) == waits
 
 
-def test_the_delay_from_the_last_kernel_to_the_end_of_a_synchronization_is_as_recorded() -> None:
+def test_a_synchronization_ends_as_long_after_its_kernel_as_recorded() -> None:
     """GIVEN a wait that ends 2 us after a kernel WHEN the kernel takes 70 us less THEN the wait and the step also end 70 us
     earlier."""
     events = [

@@ -85,7 +85,7 @@ def test_heads_are_not_counted_if_they_do_not_fill_the_width() -> None:
 
 
 @pytest.mark.parametrize("bias", [(4, 16, 16), (16, 16), (16,), (4, 1, 1)])
-def test_the_shape_of_a_bias_is_not_mistaken_for_the_queries(bias: Shape) -> None:
+def test_the_shape_of_an_attention_bias_is_not_mistaken_for_the_query_shape(bias: Shape) -> None:
     """`baddbmm` adds its first input to the product of its second and third inputs. The queries are the second input."""
     calls = attention(2)
     calls[3] = "baddbmm", (bias, *calls[3][1])
@@ -105,7 +105,7 @@ def test_the_number_of_heads_comes_from_the_first_attention_op() -> None:
 
 
 @pytest.mark.parametrize(("bias", "parts"), [((HIDDEN,), [(8,)]), ((16, HIDDEN), [(16, 8)]), ((1,), [(1,)]), ((), [()])])
-def test_the_bias_of_a_matrix_product_is_split_like_its_columns(bias: Shape, parts: list[Shape]) -> None:
+def test_tensor_parallelism_splits_a_bias_like_the_columns_of_its_product(bias: Shape, parts: list[Shape]) -> None:
     """GIVEN a first product with 32 columns and a bias WHEN four ranks share this product THEN each rank has 8 columns of the
     product and of its bias. Of the second weight, each rank has 8 of 32 rows."""
     calls: list[Call] = [("addmm", (bias, (16, 8), (8, HIDDEN))), ("addmm", ((16, 8), (16, HIDDEN), (HIDDEN, 8)))]

@@ -235,7 +235,7 @@ def test_a_delay_explained_by_the_launch_or_the_queue_is_not_a_wait_for_another_
 
 
 @pytest.mark.parametrize(("gaps", "usual_ns"), [(19, 1_000), (20, 0)])
-def test_twenty_kernels_that_follow_each_other_show_the_usual_gap(gaps: int, usual_ns: int) -> None:
+def test_the_usual_kernel_gap_is_known_from_twenty_consecutive_kernels(gaps: int, usual_ns: int) -> None:
     """GIVEN twenty kernels without gaps between them WHEN the GPU is idle before another kernel THEN that kernel gets the same
     gap. With fewer kernels, the usual gap is 1 us."""
     queued = [Op("aten::add", 110 + number, 1, kernel=(120 + 10 * number, 10)) for number in range(gaps + 1)]
@@ -245,7 +245,7 @@ def test_twenty_kernels_that_follow_each_other_show_the_usual_gap(gaps: int, usu
 
 
 @pytest.mark.parametrize(("launches", "is_usual"), [(19, False), (20, True)])
-def test_twenty_launches_on_an_idle_gpu_show_the_usual_latency(launches: int, is_usual: bool) -> None:
+def test_the_usual_launch_latency_is_known_from_twenty_launches_on_an_idle_gpu(launches: int, is_usual: bool) -> None:
     ops = [Op("aten::mm", 100 + 20 * number, 5, kernel=(110 + 20 * number, 4)) for number in range(launches)]
     trace = make_recording([("forward", 100, 700)], ops)
     indexer = RecordingIndexer(trace, 0, RecordedKeys(trace))

@@ -204,7 +204,7 @@ def test_a_network_missing_from_the_library_is_rejected_or_estimated_op_by_op(
     assert pace.take_call() is None and not pace.has_next_time
 
 
-def test_the_same_network_on_larger_inputs_is_estimated_in_proportion(pace_of: PaceOf) -> None:
+def test_estimates_grow_in_proportion_to_the_input_size_of_a_network(pace_of: PaceOf) -> None:
     pace = pace_of(estimate=True)
     pace.watch(MODEL, [((2, 24), "float32")], "off", True)
     call = pace.take_call()

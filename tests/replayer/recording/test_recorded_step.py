@@ -24,7 +24,7 @@ def step(**host_ns: int) -> RecordedStep:
     return RecordedStep(0, segments, [])
 
 
-def test_two_steps_differ_by_the_times_of_phases_that_only_one_of_them_has() -> None:
+def test_steps_differ_by_the_time_of_phases_that_only_one_step_has() -> None:
     one, other = step(forward_0=5, backward_0=7, forward_1=11), step(forward_0=6, optimizer_0=13)
     assert one.differs_by_ns(other) == other.differs_by_ns(one) == 7 + 11 + 13
     assert one.differs_by_ns(one) == 0

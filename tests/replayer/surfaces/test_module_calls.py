@@ -67,7 +67,7 @@ def test_modules_run_but_report_nothing_in_a_process_that_uses_no_gpu() -> None:
     assert gpu.modules == []
 
 
-def test_the_outermost_module_call_is_tracked_per_thread() -> None:
+def test_each_thread_has_its_own_outermost_module_call() -> None:
     gpu = _started()
     inner = nn.ReLU()
 

@@ -96,7 +96,7 @@ def test_custom_autograd_functions_cast_their_inputs() -> None:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_the_gradient_scaler_skips_a_step_only_if_an_infinity_was_recorded(fused: bool) -> None:
+def test_the_gradient_scaler_skips_a_step_only_where_the_recording_has_an_infinity(fused: bool) -> None:
     gpu = use()
     model = torch.nn.Linear(4, 2).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), fused=fused)

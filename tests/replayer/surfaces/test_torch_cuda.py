@@ -81,7 +81,7 @@ def test_recorded_device_properties_override_those_of_the_chip_table() -> None:
     assert isinstance(properties, torch.cuda._CudaDeviceProperties)
 
 
-def test_the_architecture_list_is_that_of_the_recorded_devices() -> None:
+def test_get_arch_list_returns_the_architectures_of_the_recorded_devices() -> None:
     use(devices=2, name="Tesla P100-PCIE-16GB")
     assert torch.cuda.get_arch_list() == ["sm_60"]
     assert torch.cuda.get_gencode_flags() == "-gencode compute=compute_60,code=sm_60"
@@ -252,7 +252,7 @@ _RETURNS_AT_ONCE: dict[str, Callable[[torch.Tensor], object]] = {
 
 
 @pytest.mark.parametrize("name", [*_WAITS, *(f"{name} at once" for name in _RETURNS_AT_ONCE)])
-def test_the_host_waits_in_the_same_ops_as_on_a_gpu(name: str) -> None:
+def test_the_host_waits_in_the_same_ops_as_with_a_real_gpu(name: str) -> None:
     use()
     x = torch.eye(3, device="cuda")
     with pytest.warns(UserWarning, match="prototype feature"):

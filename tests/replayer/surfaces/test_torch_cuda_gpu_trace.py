@@ -13,7 +13,7 @@ import torch
 from tests.replayer.fake_gpu import use
 
 
-def test_the_sanitizer_finds_a_write_on_a_stream_that_did_not_wait() -> None:
+def test_the_cuda_sanitizer_of_torch_finds_a_write_without_a_stream_wait() -> None:
     from torch.cuda._sanitizer import CUDASanitizerErrors, enable_cuda_sanitizer
 
     use()

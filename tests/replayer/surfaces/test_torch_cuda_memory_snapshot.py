@@ -198,7 +198,7 @@ def test_invalid_history_options_are_rejected_with_the_message_of_torch(words: t
         memory._record_memory_history(*words)
 
 
-def test_the_history_arguments_of_pytorch_2_15_are_accepted() -> None:
+def test_the_memory_history_accepts_the_arguments_of_pytorch_2_15() -> None:
     use()
     begin: Any = torch._C._cuda_record_memory_history
     words: tuple[Any, ...] = ("all", "all", "all", 100, False, False, False, [])
@@ -212,7 +212,7 @@ def test_the_history_arguments_of_pytorch_2_15_are_accepted() -> None:
     del kept
 
 
-def test_the_older_history_arguments_are_accepted() -> None:
+def test_the_memory_history_accepts_the_arguments_of_older_releases() -> None:
     use()
     memory._record_memory_history(True, trace_alloc_max_entries=100, trace_alloc_record_context=True)
     kept = torch.zeros(8, device="cuda")

@@ -14,7 +14,7 @@ from tests.replayer.fake_gpu import use
 _CUDA = torch.device("cuda", 0)
 
 
-def test_tensors_inside_functorch_transforms_are_on_cuda() -> None:
+def test_inside_functorch_transforms_tensors_report_the_device_cuda() -> None:
     use()
     seen: list[Any] = []
 

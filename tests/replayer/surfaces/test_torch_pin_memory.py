@@ -55,7 +55,7 @@ def test_gradients_pass_through_pinned_copies() -> None:
         assert not x.pin_memory().requires_grad
 
 
-def test_the_argument_device_is_deprecated() -> None:
+def test_using_the_argument_device_gives_a_deprecation_warning() -> None:
     use()
     host: Any = torch.ones(3)
     with pytest.warns(DeprecationWarning) as seen:

@@ -58,7 +58,7 @@ def test_attention_draws_random_numbers_only_for_dropout() -> None:
     assert drawn(aten._flash_attention_forward, flat, flat, flat, of_all, of_all, 5, 5, 0.1, False, False) == 2 * 4 * 32
 
 
-def test_the_count_of_random_numbers_depends_on_the_op_and_its_arguments() -> None:
+def test_how_many_random_numbers_an_op_draws_depends_on_its_arguments() -> None:
     """400,000 numbers of 8 bytes are more than a V100 draws in one round, so each thread draws 8 numbers. Numbers of 4 bytes
     need one round of 4 numbers."""
     aten, device = torch.ops.aten, SimpleNamespace(multi_processor_count=80, max_threads_per_multi_processor=2048)

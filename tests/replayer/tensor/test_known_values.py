@@ -141,7 +141,7 @@ def test_dividing_integers_by_zero_raises_no_error(elements: int) -> None:
         torch.ones(3, device="cuda").floor_divide_(torch.ones(2, 3, device="cuda"))
 
 
-def test_whether_two_different_tensors_are_equal_is_unknown() -> None:
+def test_comparing_two_different_unknown_tensors_gives_an_unknown_result() -> None:
     use()
     one, other = (torch.randint(10, (8,), device="cuda") for _ in range(2))
     assert [bool((one == one).all()), bool((one != one).any())] == [True, False]

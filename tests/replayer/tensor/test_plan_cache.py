@@ -138,7 +138,7 @@ def test_results_of_shape_inference_from_another_rank_equal_new_ones() -> None:
     assert inferred_on[0] > 100 and inferred_on[1] < inferred_on[0] / 10
 
 
-def test_a_rank_that_takes_a_cached_result_still_warns_and_raises() -> None:
+def test_a_rank_that_uses_cached_results_still_gives_warnings_and_errors() -> None:
     """GIVEN the cached plans of another rank THEN a rank still gives the warning, and raises the error for deterministic
     algorithms."""
     use(devices=2)

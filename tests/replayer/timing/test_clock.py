@@ -53,7 +53,7 @@ def test_a_wait_ends_at_its_deadline_and_a_past_deadline_does_not_wait() -> None
 
 
 @pytest.mark.parametrize("clock", [WallClock(), VirtualClock()])
-def test_the_clock_returns_nanoseconds_since_1970(clock: WallClock | VirtualClock) -> None:
+def test_wall_clock_and_virtual_clock_return_nanoseconds_since_1970(clock: WallClock | VirtualClock) -> None:
     assert abs(clock.now_ns() - time.time_ns()) < 60_000 * MS
 
 

@@ -97,7 +97,7 @@ def test_the_capture_mode_decides_in_which_threads_allocations_outside_the_pool_
     assert (graph.forbids_allocation("main"), graph.forbids_allocation("x")) == (in_capturing_thread, in_another_thread)
 
 
-def test_the_end_of_a_capture_restores_the_value_from_before_the_capture() -> None:
+def test_when_a_graph_capture_ends_the_earlier_value_is_restored() -> None:
     graph, undone = capture(VirtualStream(0, 7)), list[str]()
     for value in ("before the capture", "changed by the capture"):
         graph.put_back(1, lambda value=value: lambda: undone.append(value))  # type: ignore[misc]

@@ -159,7 +159,7 @@ def test_canonical_op_names_are_equal_across_releases_and_backends() -> None:
 
 
 @given(st.lists(names, max_size=12), st.lists(st.lists(names, max_size=14), min_size=2, max_size=6))
-def test_the_cache_of_earlier_steps_changes_no_match(recorded: list[str], steps: list[list[str]]) -> None:
+def test_cached_matches_of_earlier_steps_do_not_change_later_matches(recorded: list[str], steps: list[list[str]]) -> None:
     ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 3 + i)) for i, name in enumerate(recorded)]
     remembering = RecordedRun(make_recording([("forward", 0, 200)], ops))
     signatures = {name: signature(name, (4, 4)) for name in set().union(*steps)}
@@ -254,7 +254,7 @@ def test_a_kernel_without_an_op_can_belong_to_any_unmatched_call(same: bool) -> 
 
 
 @pytest.mark.parametrize(("matched", "left"), [(8, True), (7, None)])
-def test_the_rest_of_a_recorded_step_is_known_if_four_of_five_calls_match(matched: int, left: bool | None) -> None:
+def test_the_remaining_recorded_work_is_known_if_four_of_five_calls_match(matched: int, left: bool | None) -> None:
     """GIVEN twenty recorded sums WHEN eight of ten calls of a script are sums THEN the rest of the recorded step is as long as
     the first ten calls. If only seven of ten calls are sums, the length of the rest is unknown."""
     recording = RecordedRun(
@@ -387,7 +387,7 @@ def test_an_outer_op_gets_only_kernels_that_no_inner_op_has_used() -> None:
         ([None] * 9, (4, 4), Sameness.OTHER_PROGRAM),  # Most calls of the script were not recorded.
     ],
 )
-def test_the_same_program_needs_matching_calls_and_matching_times(
+def test_a_program_counts_as_the_same_if_calls_and_times_match(
     adds: list[tuple[int, int] | None], product: tuple[int, int] | None, sameness: Sameness
 ) -> None:
     """The recorded phase has nine additions of 1 us and a product of 1,000 us."""

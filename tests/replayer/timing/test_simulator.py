@@ -81,7 +81,7 @@ def test_a_phase_with_other_op_names_keeps_its_recorded_times() -> None:
     assert stage.simulator.stats.missing == {("aten::_foreach_add_", ((4, 4),)): 1}
 
 
-def test_the_recorded_time_of_a_scaled_op_is_not_replayed_again() -> None:
+def test_a_recorded_op_used_for_scaling_is_not_replayed_a_second_time() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.within("loader", wait_us=100)
     stage.op("aten::mm", (8, 4), (4, 4))
@@ -122,7 +122,7 @@ def test_a_slow_launch_call_counts_as_host_time_and_not_as_latency() -> None:
     assert stage.log.device[0]["start_ns"] - begin_ns == 28_500
 
 
-def test_the_lag_of_a_slow_host_delays_later_work() -> None:
+def test_delays_of_a_slow_host_carry_over_to_later_work() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.within("loader", wait_us=100)
     stage.op("aten::mm")
@@ -463,7 +463,7 @@ def test_an_additional_phase_takes_the_times_of_a_recorded_phase_with_its_name()
 
 
 @pytest.mark.parametrize("pad_loader", [False, True])
-def test_the_clock_pauses_while_this_machine_loads_data_if_waits_are_recorded(pad_loader: bool) -> None:
+def test_with_recorded_waits_the_clock_pauses_while_this_machine_loads_data(pad_loader: bool) -> None:
     stage = Stage(make_recording([("loader", 0, 400), ("forward", 400, 500)], []), pad_loader=pad_loader)
     stage.simulator.tracker.enter(stage.thread, "loader")
     assert stage.clock.paused is pad_loader

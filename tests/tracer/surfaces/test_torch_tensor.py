@@ -210,7 +210,7 @@ def test_printing_a_tensor_counts_as_one_read(on_gpu: Script) -> None:
         ("cpu", None, [], 0),
     ],
 )
-def test_tensor_to_is_recorded_as_an_upload_or_a_read_depending_on_the_devices(
+def test_the_method_tensor_to_is_recorded_as_an_upload_or_a_read(
     on_gpu: Script, device: str, target: Any, phases: list[str], reads: int
 ) -> None:
     on_gpu.tensor([1.0], device).to(target)

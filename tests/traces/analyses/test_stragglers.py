@@ -175,7 +175,7 @@ def test_clocks_of_ranks_may_differ_by_a_constant(apart_us: tuple[int, ...], lat
     assert {of.rank: of.late_ns for of in stragglers(trace)} == ({} if late_us is None else {0: 0, 1: late_us * US})
 
 
-def test_the_stragglers_of_a_real_recording_of_eight_ranks_are_found(shared_traces: Path) -> None:
+def test_slow_ranks_are_found_in_a_real_recording_of_eight_ranks(shared_traces: Path) -> None:
     found = stragglers(read_kineto(shared_traces / "a100_megatron_tp8"))
     assert {of.rank for of in found[:2]} == {0, 6} and sum(of.last for of in found) == 84
 

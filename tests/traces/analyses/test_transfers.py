@@ -39,7 +39,7 @@ def test_copies_of_unknown_size_or_without_duration_do_not_change_the_rate() -> 
     assert unknown == TransferSum("DtoD", 1, 0, 10, None, ())
 
 
-def test_the_time_of_a_trace_begins_with_its_first_event() -> None:
+def test_the_time_axis_of_a_trace_begins_with_its_first_event() -> None:
     trace = copies((DeviceKind.MEMCPY, "HtoD", 0, 10, 100))
     trace.device.start_ns += 10**18
     assert transfers(trace)[0].over_time == (10.0, *[0.0] * (PARTS - 1)) and transfers(Trace()) == []

@@ -204,7 +204,7 @@ def test_a_failed_export_does_not_change_the_old_file(tmp_path: Path) -> None:
     assert target.read_text() == "what was there before"
 
 
-def test_the_same_trace_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_saving_the_same_trace_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     first, second = (export_chrome(training(), tmp_path / name)[0] for name in ("a.json.gz", "b.json.gz"))
     assert first.read_bytes() == second.read_bytes()
 

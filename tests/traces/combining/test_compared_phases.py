@@ -153,7 +153,7 @@ def test_clean_steps_are_compared_with_the_last_earlier_profile_if_profiles_ran_
     assert compared(trace) == [([2, 3, 4, 11, 12, 13], [0, 1, *range(5, 11)])]
 
 
-def test_the_noise_of_a_median_is_its_standard_error_but_at_least_1_percent() -> None:
+def test_the_noise_of_a_median_is_its_standard_error_or_1_percent_if_larger() -> None:
     """GIVEN quartiles that are 1350 ns apart THEN the standard deviation is 1350 / 1.35 = 1000 ns.
 
     The error of the median of four values is 1.25 x 1000 / 2 = 625 ns.

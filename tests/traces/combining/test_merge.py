@@ -362,7 +362,7 @@ def test_the_profiler_slowdown_compares_steps_with_equally_many_optimizer_steps(
     assert (run.clean.steps, run.clean.step_median_ns, run.clean.slowdown) == (2, 300, 1.0)
 
 
-def test_the_loader_phase_is_not_scaled_for_profiler_overhead() -> None:
+def test_profiler_overhead_does_not_scale_the_loader_phase() -> None:
     names = ("loader", *(name for name in ("h2d", "forward", "loss", "zero_grad", "backward", "optimizer", "other")))
     shares = {name: 1 / len(names) for name in names}
     recording = made([0, 1000], [800, 1600], [StepKind.STEADY, StepKind.PROFILED], 0, **shares)

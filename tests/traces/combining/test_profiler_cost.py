@@ -77,7 +77,7 @@ def test_the_corrected_phase_times_add_up_to_the_median_step() -> None:
     assert clean_phases(trace, 3) == pytest.approx(dict.fromkeys(("forward", "backward", "optimizer"), 350 / 3))
 
 
-def test_steps_with_different_work_keep_their_times_if_the_profiler_does_not_slow_them() -> None:
+def test_profiled_steps_with_different_work_keep_their_times_without_profiler_slowdown() -> None:
     """GIVEN steps with a long forward pass, with a long backward pass, or without a long phase WHEN profiled steps take as long
     as clean steps THEN no phase is scaled. The profiled steps differ in their ops."""
     work = [[("forward", a), ("backward", b)] for a, b in ((300, 100), (100, 300), (100, 100))]

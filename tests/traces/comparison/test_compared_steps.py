@@ -91,7 +91,7 @@ def test_step_times_come_from_unprofiled_steps_and_kernels_from_profiled_steps()
     assert compare(recorded, replay).steps.recorded_median_ns == 130 * US
 
 
-def test_the_busy_share_is_relative_to_unprofiled_step_times() -> None:
+def test_the_busy_share_is_the_busy_time_divided_by_the_unprofiled_step_time() -> None:
     """GIVEN clean steps of 100 us WHEN the replay repeats profiled steps with kernels of 50 us per step THEN the GPU is busy
     for 50 % of a clean step. The last profiled step, which is one second longer, does not count."""
     recorded, replay = training(steps=6, jitter_us=(0, 0, 0, 30, 30, 1_000_000)), training(steps=3)

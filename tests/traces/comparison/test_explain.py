@@ -175,7 +175,7 @@ def synchronized(kernel_us: int) -> Trace:
     return eras.imported(events)
 
 
-def test_the_largest_reason_is_the_slower_op_and_not_the_hosts_wait_for_the_op() -> None:
+def test_the_largest_reason_is_the_slower_op_rather_than_the_wait_for_it() -> None:
     """GIVEN kernels of 10 us in A and of 100 us in B WHEN the host waits for the GPU in B THEN the op is the largest reason,
     not the wait. In A, the host limits the pace."""
     found = compare(synchronized(10), synchronized(100))
@@ -185,7 +185,7 @@ def test_the_largest_reason_is_the_slower_op_and_not_the_hosts_wait_for_the_op()
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.05, 1.5])
-def test_the_tolerance_does_not_decide_which_reason_is_the_largest(tolerance: float) -> None:
+def test_the_largest_reason_does_not_depend_on_the_tolerance(tolerance: float) -> None:
     found = compare(synchronized(10), synchronized(100), tolerance)
     assert found.largest_reason is not None and found.largest_reason.what == "op aten::mm"
 

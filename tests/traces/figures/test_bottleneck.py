@@ -413,7 +413,7 @@ def test_info_shows_how_long_the_gpu_works_after_a_single_step() -> None:
     assert said.startswith("The GPU limits the speed: the host ends a 40.0 ms step 30.0 ms before the GPU.")
 
 
-def test_the_time_that_the_host_needs_leaves_out_its_last_wait() -> None:
+def test_the_time_that_the_host_needs_excludes_its_last_wait() -> None:
     """GIVEN a host that needs 2 ms per step WHEN it also waits 26 ms for the GPU in the last step THEN the text leaves out this
     wait. With the wait, the average on the host, 9 ms, would be longer than the average step, 7 ms."""
     ends = [12, 16, 26, 30, 40]

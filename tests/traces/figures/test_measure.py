@@ -230,7 +230,7 @@ def test_memory_peaks_are_computed_from_allocations_if_totals_are_missing() -> N
     assert (peak.peak_allocated_bytes, peak.peak_reserved_bytes, peak.source) == (300, None, "summed")
 
 
-def test_the_peak_of_some_steps_counts_only_totals_recorded_in_them() -> None:
+def test_the_memory_peak_of_chosen_steps_counts_only_totals_in_these_steps() -> None:
     """GIVEN device 0 with recorded totals in both steps WHEN the peak of the second step is computed THEN only totals of the
     second step count. For devices without totals in this step, all events of the device count."""
     start_ns = [1, 2, 11, 12, 1, 2, 21]
@@ -248,7 +248,7 @@ def test_the_peak_of_some_steps_counts_only_totals_recorded_in_them() -> None:
     assert memory_peaks(trace)[0].peak_allocated_bytes == 90
 
 
-def test_the_origins_of_times_are_weighted_by_gpu_time_or_else_by_phase_time() -> None:
+def test_origins_of_times_are_weighted_by_gpu_time_if_kernels_were_recorded() -> None:
     trace = training(steps=2)
     trace.device.origin[:5] = Origin.EXACT
     trace.device.launch[9] = NONE

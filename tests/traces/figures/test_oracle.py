@@ -131,7 +131,7 @@ def check(trace: Trace, found: list[oracle.Figures]) -> None:
 
 
 @pytest.mark.parametrize("path", _real())
-def test_the_oracle_agrees_with_figures_of_real_recordings(path: Path) -> None:
+def test_an_independent_computation_agrees_with_figures_of_real_recordings(path: Path) -> None:
     try:
         trace, raw = read_kineto(path), raw_events.read(path)
     except TraceImportError as error:
@@ -236,7 +236,7 @@ def _document(rank: int, ranks: int, draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(recordings())
-def test_the_oracle_agrees_with_figures_of_generated_recordings(
+def test_an_independent_computation_agrees_with_figures_of_generated_recordings(
     tmp_path_factory: pytest.TempPathFactory, documents: list[dict[str, Any]]
 ) -> None:
     folder = tmp_path_factory.mktemp("generated")
@@ -255,7 +255,7 @@ def test_the_oracle_agrees_with_figures_of_generated_recordings(
 # --- tests of the oracle, with values worked out by hand
 
 
-def test_the_oracle_computes_step_times_if_the_host_runs_ahead() -> None:
+def test_the_independent_computation_handles_a_host_that_runs_ahead() -> None:
     """GIVEN two steps of 10 µs on the host WHEN each step launches a kernel of 30 µs THEN the step time on the device is 30 µs.
     The steps end at 45 and 75 µs on the device."""
     call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "dur": 2}
@@ -279,5 +279,5 @@ def test_the_oracle_computes_step_times_if_the_host_runs_ahead() -> None:
     assert (found.window_ns, found.idle_ns) == ({0: 30_000}, {0: 0})
 
 
-def test_the_oracle_computes_unions_of_intervals() -> None:
+def test_the_independent_computation_unites_intervals_correctly() -> None:
     assert oracle.union_ns([(5, 9), (0, 4), (3, 6), (20, 21)]) == 10

@@ -136,7 +136,7 @@ def test_idle_time_is_measured_in_whole_periods_of_steps_that_repeat() -> None:
     assert (idle.window_ns, idle.busy_ns, idle.steps) == (160 * MS, 64 * MS, 8)
 
 
-def test_the_gpu_does_not_limit_the_step_if_it_waits_longer_than_it_lags() -> None:
+def test_the_host_limits_the_step_if_the_gpu_waits_longer_than_it_lags() -> None:
     """GIVEN steps of 100 ms on the host and 103 ms on the GPU WHEN the GPU waits 8 ms for each launch THEN the host limits the
     step. A faster GPU would gain 3 ms per step, and a faster host 8 ms."""
     ends = [98 + 103 * step for step in range(6)]
@@ -249,7 +249,7 @@ def test_the_host_runs_ahead_only_if_gpu_work_is_almost_always_queued() -> None:
 
 
 @pytest.mark.parametrize(("slow_ms", "mean_ns"), [(14, None), (16, 14 * MS)])
-def test_three_step_times_vary_a_lot_if_their_mean_differs_from_their_median(slow_ms: int, mean_ns: int | None) -> None:
+def test_three_step_times_vary_a_lot_if_mean_and_median_differ_much(slow_ms: int, mean_ns: int | None) -> None:
     """GIVEN steps of 13, 13 and `slow_ms` ms WHEN the mean is 14 ms, 8 % above the median THEN the step times vary a lot. With
     a mean of 13.33 ms, the step times do not vary a lot."""
     of = pace(a_trace([(0, 13), (13, 26), (26, 26 + slow_ms)]))
@@ -416,7 +416,7 @@ def test_the_next_step_excludes_host_work_at_the_end_of_a_warm_up_step() -> None
 
 
 @pytest.mark.parametrize(("host_ms", "expected"), [(8, 10), (16, 13)], ids=["queued", "waiting"])
-def test_the_first_steps_gpu_time_is_ignored_if_later_steps_have_queued_work(host_ms: float, expected: float) -> None:
+def test_gpu_time_of_the_first_step_is_ignored_if_later_steps_have_queued_work(host_ms: float, expected: float) -> None:
     """GIVEN two steps in which the GPU works for 10 ms WHEN the second launch is queued before the GPU ends the first step THEN
     only the second step counts. WHEN the GPU waits from 14 to 16 ms for the second launch THEN both steps count, with 14 and 12
     ms. A second GPU works only in the first step."""
@@ -453,7 +453,7 @@ def test_a_gpu_falls_behind_if_it_needs_over_one_percent_longer_than_the_host(ho
     assert of is not None and (of.pace_ns, of.falls_behind_ns) == (10 * MS, falls_behind_us * 1000)
 
 
-def test_the_step_time_is_the_host_time_or_gpu_time_that_limits_it() -> None:
+def test_the_step_time_is_the_longer_of_host_time_and_gpu_time() -> None:
     """GIVEN steps of 2 ms on the host and 4 ms on the GPU THEN the step time is the GPU time. The steps of rank 1 have no GPU
     work, so their step time is the host time."""
     ahead = running_ahead(1)

@@ -53,7 +53,7 @@ def test_a_mean_is_computed_over_each_period_of_step_times() -> None:
     assert means_of_periods(np.array([2, 6]), 2).tolist() == [4]
 
 
-def test_the_mean_over_a_period_does_not_depend_on_the_number_of_steps() -> None:
+def test_the_mean_step_time_of_a_pattern_ignores_incomplete_repetitions() -> None:
     """GIVEN steps of 2 and 6 ms in turn THEN the mean is 4 ms for seven steps and for eight steps. Only longer steps change the
     mean."""
     one, two, slow = (np.array(times) * 1_000_000 for times in ([2, 6] * 3 + [2], [6, 2] * 4, [9, 2] * 4))
@@ -90,7 +90,7 @@ def test_mean_steps_are_compared_if_the_steps_of_both_traces_vary_a_lot() -> Non
 
 
 @given(st.lists(st.sampled_from([100, 100, 104, 105, 150, 160]), min_size=2, max_size=40))
-def test_the_period_of_step_times_equals_that_of_the_oracle(values: list[int]) -> None:
+def test_the_period_of_step_times_equals_an_independent_computation(values: list[int]) -> None:
     assert period_of(np.array(values)) == oracle.period(values)
 
 
@@ -111,7 +111,7 @@ def test_step_times_vary_a_lot_if_half_their_interquartile_range_is_15_percent(t
 
 
 @pytest.mark.parametrize(("times", "period"), [([185, 215], 1), ([184, 216], 2)])
-def test_steps_that_differ_by_15_percent_of_their_mean_have_no_period(times: list[int], period: int) -> None:
+def test_step_times_that_differ_by_15_percent_are_not_periodic(times: list[int], period: int) -> None:
     assert period_of(np.array(times * 4)) == period
 
 

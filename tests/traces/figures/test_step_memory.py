@@ -22,7 +22,7 @@ def trace_of(*events: tuple[int, int, int], steps: int = 1) -> Trace:
     return trace
 
 
-def test_the_memory_rise_of_a_step_counts_from_its_start() -> None:
+def test_the_memory_rise_of_a_step_is_measured_from_its_start() -> None:
     """GIVEN memory allocated before the step WHEN some of it is freed first THEN the rise counts from the start of the step,
     not from the lowest point."""
     assert step_rises(trace_of((-5, 0, 1000), (10, 0, -600), (20, 0, 900), (30, 0, -100))) == {0: 300}
@@ -33,7 +33,7 @@ def test_the_memory_rise_is_computed_for_each_gpu_and_not_for_the_host() -> None
     assert step_rises(trace_of((10, 0, 5), (20, 1, 700), (30, -1, 9000))) == {0: 5, 1: 700}
 
 
-def test_the_memory_rise_is_the_median_of_steady_steps() -> None:
+def test_the_memory_rise_per_step_is_the_median_of_steady_steps() -> None:
     trace = trace_of((10, 0, 9), (90, 0, -9), (110, 0, 5), (190, 0, -5), (210, 0, 7), (290, 0, -7), steps=3)
     assert step_rises(trace) == {0: 7}
     trace.steps.kind[0] = StepKind.WARMUP

@@ -34,7 +34,7 @@ def test_the_json_has_the_documented_keys() -> None:
 
 
 @pytest.mark.parametrize("trace", [training(steps=2), data_parallel(), phase_grained()], ids=["kernels", "two GPUs", "phases"])
-def test_the_short_summary_has_the_same_figures_as_the_full_one(trace: Trace) -> None:
+def test_the_short_summary_shows_the_same_figures_as_the_full_summary(trace: Trace) -> None:
     short, whole = outline(trace), summarize(trace)
 
     assert (short.ranks, short.devices, short.counts, short.run) == (whole.ranks, whole.devices, whole.counts, whole.run)

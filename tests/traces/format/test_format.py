@@ -123,7 +123,7 @@ def test_a_trace_file_is_readable_by_any_msgpack_reader(tmp_path: Path) -> None:
     assert [frame.code for frame in frames] == [DATA, DATA, END]
 
 
-def test_the_preset_dictionary_has_not_changed_since_format_1() -> None:
+def test_the_compression_dictionary_has_not_changed_since_format_1() -> None:
     """With another dictionary, existing compressed files would be unreadable. A change would need a new FORMAT_VERSION."""
     assert zlib.crc32(PRESET_DICTIONARY) == 1431186743
 

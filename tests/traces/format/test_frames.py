@@ -127,7 +127,7 @@ def test_a_packed_column_must_fit_into_its_dtype(base: int, is_damaged: bool) ->
         assert unpack_column(packed, 2, dtype, "kind").tolist() == [base, base + 40]
 
 
-def test_the_lists_and_maps_of_an_item_are_limited() -> None:
+def test_an_item_may_contain_at_most_64_lists_and_maps() -> None:
     unpacker = item_reading._Unpacker(100)
     for _ in range(64):
         unpacker._counted([])
@@ -138,6 +138,6 @@ def test_the_lists_and_maps_of_an_item_are_limited() -> None:
 @pytest.mark.parametrize(
     ("kind", "rows", "is_head"), [("host", 3, True), ("host", 0, False), ("other", 3, False), (5, 3, False)]
 )
-def test_the_head_of_a_frame_is_read_only_if_its_table_is_known(kind: object, rows: int, is_head: bool) -> None:
+def test_the_header_of_a_frame_is_read_only_if_its_table_is_known(kind: object, rows: int, is_head: bool) -> None:
     head = table_head(msgpack.packb([kind, {"rows": rows, "name": []}]))
     assert head == ((kind, rows) if is_head else None)

@@ -122,7 +122,7 @@ def test_external_ids_count_as_op_ids_if_most_differ_from_the_correlation_id(
 
 
 @pytest.mark.parametrize("key", ["External id", "external id"])
-def test_the_external_id_gives_the_op_of_a_kernel_without_a_launch_call(key: str) -> None:
+def test_a_kernel_without_a_launch_call_belongs_to_the_op_with_its_external_id(key: str) -> None:
     events = [
         op("aten::add", 10, 20, External_id=13),
         op("aten::late", 900, 20, External_id=14),
@@ -510,7 +510,7 @@ def test_an_optimizer_closure_is_divided_into_forward_and_backward_phases() -> N
     assert phases_of(op("aten::mm", 10, 5), step, *first, *closure, *again) == [*before, *phases, ("optimizer", 100)]
 
 
-def test_the_recorders_range_around_a_closure_shows_where_the_optimizer_begins() -> None:
+def test_the_optimizer_phase_begins_where_the_profiler_range_of_the_closure_ends() -> None:
     """GIVEN a closure that clips gradients after its backward pass THEN the optimizer phase begins where the closure's range
     ends."""
     step, closure = [
@@ -951,7 +951,7 @@ def test_malformed_events_are_repaired_or_skipped_and_counted() -> None:
     assert trace.host.duration_ns[text].tolist() == [5500]
 
 
-def test_the_last_of_two_equal_json_keys_is_used() -> None:
+def test_if_a_json_key_occurs_twice_the_last_value_is_used() -> None:
     text = b'{"traceEvents":[{"ph":"X","cat":"cpu_op","name":"a","name":"b","pid":1,"tid":1,"ts":5,"dur":1,"args":{}}]}'
     trace = read_kineto_bytes(text)
     assert [trace.strings[i] for i in trace.host.name] == ["b"]

@@ -152,7 +152,7 @@ def test_a_launch_call_outside_of_all_ops_is_not_moved_to_another_thread() -> No
     assert chain(trace, "k") == ["cudaLaunchKernel@100", "warm@100"]
 
 
-def test_the_op_with_the_kernels_external_id_is_preferred_to_the_enclosing_op() -> None:
+def test_a_kernel_belongs_to_the_op_with_its_external_id_rather_than_the_enclosing_op() -> None:
     trace = imported(
         op("aten::outer", MAIN, 0, 50, 1),
         op("aten::inner", MAIN, 10, 20, 2),
@@ -321,7 +321,9 @@ IDS = st.integers(-1, 3)  # an id of 0 or less means that the event has none
 
 
 @given(st.lists(st.tuples(IDS, st.integers(0, 9)), max_size=8), st.lists(st.tuples(IDS, st.integers(0, 9)), max_size=5))
-def test_the_latest_event_with_an_id_is_found(events: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> None:
+def test_of_several_events_with_one_id_the_latest_is_found(
+    events: list[tuple[int, int]], wanted: list[tuple[int, int]]
+) -> None:
     """If all events with the id are later than the given time, the first of these events is found."""
 
     def latest(wanted_id: int, before_ns: int) -> int:

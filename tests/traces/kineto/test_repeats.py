@@ -454,7 +454,7 @@ class CountedEvents(list[StepEvent]):
         return super().__iter__()
 
 
-def test_the_events_of_one_mark_are_found_without_reading_all_events() -> None:
+def test_finding_the_events_of_one_step_mark_does_not_read_all_events() -> None:
     """GIVEN 200 marks with a copy and an op each THEN all events are read only a few times, not once for each mark."""
     names = ("h2d", "")
     events = CountedEvents(

@@ -225,7 +225,7 @@ def test_measurements_from_two_recordings_are_sorted_by_batch_size() -> None:
         gpu_of(Trace())
 
 
-def test_two_library_measurements_are_equal_if_all_their_numbers_are_equal() -> None:
+def test_two_library_measurements_are_equal_only_if_all_numbers_are_equal() -> None:
     cell = measured([10, 20])
     assert cell.is_equal_to(measured([10, 20])) and not cell.is_equal_to(measured([10, 21]))
     assert not cell.is_equal_to(replace(cell, out_of_memory_batch=4))

@@ -41,7 +41,7 @@ def test_the_batch_size_is_the_first_dimension_of_all_inputs(shapes: list[tuple[
         (1000, 5, "small"),
     ],
 )
-def test_the_nearest_entry_has_the_most_similar_number_of_parameters(
+def test_the_nearest_library_entry_has_the_most_similar_number_of_parameters(
     tmp_path: Path, parameters: int, modules: int, model: str
 ) -> None:
     """GIVEN networks of 1,000 and 4,000 parameters THEN a script with 1,999 parameters is nearer to the small one."""

@@ -26,7 +26,7 @@ def test_covered_time_is_the_number_of_covered_nanoseconds(spans: list[list[int]
 
 
 @given(SPANS)
-def test_touching_intervals_are_joined_and_stay_in_order(spans: list[list[int]]) -> None:
+def test_adjacent_intervals_are_joined_and_stay_in_order(spans: list[list[int]]) -> None:
     covered = Intervals([start for start, _ in spans], [end for _, end in spans])
     starts, ends = covered.start_ns.tolist(), covered.end_ns.tolist()
     assert all(end < start for end, start in zip(ends, starts[1:], strict=False))

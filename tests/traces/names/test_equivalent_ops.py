@@ -64,5 +64,5 @@ def test_kernel_names_are_compared_without_parameters(kernel: str, text: str) ->
         ("_ZN99ab", "_ZN99ab"),
     ],
 )
-def test_the_function_of_a_mangled_name_is_readable(mangled: str, text: str) -> None:
+def test_mangled_kernel_names_are_shown_as_readable_function_names(mangled: str, text: str) -> None:
     assert kernel_text(mangled) == text

@@ -44,7 +44,7 @@ def _estimated(card: str, workload: WorkloadSignature, origin: Origin = Origin.R
     return trace
 
 
-def test_the_expected_error_depends_on_work_and_precision_and_gpu(rows: None) -> None:
+def test_the_expected_error_depends_on_the_kind_of_work_the_precision_and_the_gpu(rows: None) -> None:
     of = expected_error(_estimated("NVIDIA GeForce RTX 3090", HALF))
     assert of is not None and (of.error, of.same_card) == (0.31, True)
     assert of.sentence() == (

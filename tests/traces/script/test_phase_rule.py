@@ -91,7 +91,7 @@ def test_copies_and_dropout_masks_do_not_end_the_forward_pass() -> None:
     assert cut("plain", "h2d", "aside", "plain", "loss") == ["forward", "loss"]
 
 
-def test_time_between_two_phases_belongs_to_the_later_phase_unless_the_earlier_is_open() -> None:
+def test_time_after_a_closed_phase_belongs_to_the_next_phase() -> None:
     machine = PhaseSplitter()
     for name, start_ns, end_ns in (("loader", 0, 5), ("h2d", 9, 12), ("backward", 20, 30), ("optimizer", 34, 40)):
         machine.enter(name, start_ns)

@@ -175,7 +175,7 @@ def test_optimizer_steps_are_reported_with_whether_the_optimizer_is_the_first(
         ((), {"closure": lambda: "loss"}, "loss", True),
     ],
 )
-def test_the_phase_optimizer_is_interrupted_by_a_closure(
+def test_a_closure_interrupts_the_optimizer_phase(
     given: tuple[Any, ...], named: dict[str, Any], result: str, calls_closure: bool
 ) -> None:
     listener, wrapped = Listener(), list[object]()

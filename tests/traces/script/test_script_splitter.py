@@ -191,7 +191,7 @@ def test_a_batch_without_gradients_is_an_evaluation_step(calls: str, steps: list
     assert steps_of(calls) == steps
 
 
-def test_the_next_copy_ends_an_inference_step_only_if_it_moves_a_tensor() -> None:
+def test_the_next_copy_ends_an_inference_step_only_if_it_moves_an_existing_tensor() -> None:
     """GIVEN inference without an optimizer and without a loader WHEN the next batch is copied THEN a step ends, unless the copy
     creates a new tensor."""
     assert steps_of("h2d evaluated h2d evaluated", optimizer=False) == ["evaluate: h2d 10 forward 12"]

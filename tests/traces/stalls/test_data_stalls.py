@@ -54,7 +54,7 @@ def loading(cpu_ms: float, pin_ms: float = 0, missed: int = 0) -> Loading:
         (50, 100, 100, 95.9, Bottleneck.PREPARATION),
     ],
 )
-def test_the_last_stage_that_slows_the_pipeline_is_named(
+def test_the_bottleneck_is_the_last_stage_that_slows_the_pipeline(
     gpu_ms: float, prepared_ms: float, fetched_ms: float, pin_ms: float, bottleneck: Bottleneck
 ) -> None:
     cached = loading(2 * prepared_ms, pin_ms)
@@ -68,7 +68,7 @@ def test_the_last_stage_that_slows_the_pipeline_is_named(
     assert found.data_set_bytes == 10_000 * 100_000
 
 
-def test_the_figures_for_loading_one_batch_are_correct() -> None:
+def test_loading_one_batch_gives_the_correct_figures() -> None:
     cached = replace(loading(400, pin_ms=5), pin_cpu_ns=30 * 3 * MS, wall_ns=30 * 450 * MS)
     found = stalls_of(run_of(100), run_of(200), [cached], 2, [], run_of(300), [loading(400, missed=4_000_000)])
     assert (found.batch_samples, found.step_batches, found.workers, found.taken_cores) == (64, 1, 2, 0)
@@ -131,7 +131,7 @@ def test_the_loader_model_uses_measured_batch_costs_and_free_cores() -> None:
     assert beside.check is not None and beside.check.samples_per_s == pytest.approx(64 / 0.200, rel=0.03)
 
 
-def test_the_share_of_files_still_cached_after_dropping_is_reported() -> None:
+def test_stalls_reports_the_share_of_files_that_stayed_cached() -> None:
     cold = replace(loading(400, missed=4_000_000), dropped=4, kept=1, undetermined=2)
     found = stalls_of(run_of(100), run_of(200), [loading(400)], 2, [1], run_of(300), [cold])
     assert [note.partition(":")[0] for note in found.notes if "files" in note] == [
@@ -250,7 +250,7 @@ def test_the_batches_per_step_include_the_first_batch_which_the_script_does_not_
     assert data_stalls._step_batches(cached, run_of(100)) == step_batches
 
 
-def test_the_script_and_pinning_take_their_time_for_each_batch_of_a_step() -> None:
+def test_for_each_batch_of_a_step_script_and_pinning_take_their_full_time() -> None:
     """GIVEN steps of 140 ms with two batches each THEN two workers on three cores are fast enough.
 
     For each batch, the script needs 70 ms, pinning needs 68 ms, and a worker needs 100 ms.

@@ -37,7 +37,7 @@ def test_the_slowest_stage_determines_the_throughput(
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
-def test_workers_with_their_own_cores_share_the_work_evenly(workers: int) -> None:
+def test_loader_workers_with_separate_cores_share_the_work_evenly(workers: int) -> None:
     run = simulate_loader(BatchCost(900 * MS), workers=workers, cores=workers, step_ns=10 * MS)
     assert run.step_ns == pytest.approx(900 * MS / workers, rel=0.001)
     one_core = simulate_loader(BatchCost(900 * MS), workers=workers, cores=1, step_ns=10 * MS)

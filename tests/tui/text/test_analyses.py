@@ -149,7 +149,7 @@ def test_the_modules_that_take_the_longest_are_compared_in_the_order_of_their_ca
 
 
 @pytest.mark.parametrize(("gpus", "heads"), [(1, ["time"]), (4, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]), (5, ["time"])])
-def test_up_to_four_gpus_have_separate_columns_for_idle_time(gpus: int, heads: list[str]) -> None:
+def test_info_shows_idle_time_of_up_to_four_gpus_in_separate_columns(gpus: int, heads: list[str]) -> None:
     found = with_modules(idle={f"cuda:{place}": idle(4, 200, data=40) for place in range(gpus)})
     assert [head.name for head in table_named("GPU idle", found).heads] == ["", *heads]
 
@@ -170,7 +170,7 @@ def test_exposed_communication_of_one_step_is_shown_without_the_words_per_step()
     assert exposure_sentence(replace(several, steps=1)) == said and exposure_sentence(None) == ""
 
 
-def test_the_app_shows_all_figures_of_an_analysis_and_text_the_important_ones() -> None:
+def test_the_app_shows_all_figures_of_an_analysis_but_text_shows_the_important_ones() -> None:
     rate = OpRates("mm", "", "", 4, 8 * MS, 10, 8, 1.5, 0.25, 80.0, 0.5, False)
     of = with_modules(rates=(rate,))
     assert ANALYSES["rates"].table(Sides([of], [""])).rows == [("mm", 8 * MS, 2 * MS, 4, 1.5, 0.25, 80.0, 0.5, "")]
@@ -179,7 +179,7 @@ def test_the_app_shows_all_figures_of_an_analysis_and_text_the_important_ones() 
     assert table_named("Achieved rates", of, slower).rows == [("mm", -0.5, 1.5, 1.0, 80.0, None)]
 
 
-def test_the_streams_of_two_traces_are_paired_by_the_comparison() -> None:
+def test_the_comparison_pairs_the_streams_of_two_traces() -> None:
     """GIVEN stream 7 of A, which matches stream 20 of B, and stream 9, which only A has THEN the table has two rows. Stream 5
     has no recorded launches."""
     sides = [

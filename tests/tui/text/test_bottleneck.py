@@ -74,7 +74,7 @@ def test_a_possible_gain_that_rounds_to_nothing_is_not_shown(share: float, shown
     ("limit", "waits"),
     [("unknown", "; the recording does not show why it is idle"), ("data", " and waits for data"), ("device", "")],
 )
-def test_the_text_about_a_late_rank_shows_the_busy_time_of_its_busiest_gpu(limit: str, waits: str) -> None:
+def test_info_shows_for_a_late_rank_the_busy_time_of_its_busiest_gpu(limit: str, waits: str) -> None:
     shares = {"rank 0 cuda:0": 0.9, "rank 1 cuda:0": 0.2, "rank 1 cuda:1": 0.4}
     late = PaceLimit(limit, 20 * US, 0.2, late_rank=1)
     summary: Any = SimpleNamespace(pace=paced(pace_ns=100 * US), bottleneck=late, busy_shares=shares, provenance={})
@@ -99,7 +99,7 @@ def test_the_text_about_a_host_that_runs_ahead_shows_how_long_the_host_needs(ste
 
 
 @pytest.mark.parametrize(("gpu_us", "shown"), [(90, True), (100, False)])
-def test_the_text_says_why_the_host_takes_longer_than_the_gpu_that_limits_the_speed(gpu_us: int, shown: bool) -> None:
+def test_info_says_why_the_host_takes_longer_although_the_gpu_limits_the_speed(gpu_us: int, shown: bool) -> None:
     """GIVEN steps that take 100 us on the host WHEN the GPU needs less time per step THEN the host's lead over the GPU
     shrinks."""
     of = paced(pace_ns=100 * US, device_ns=90 * US, mean=None)
@@ -112,7 +112,7 @@ def test_the_text_says_why_the_host_takes_longer_than_the_gpu_that_limits_the_sp
 @pytest.mark.parametrize(
     ("busy_ns", "begin"), [(500, "The GPU waits for the host."), (501, "The GPU is busy 50.1 % of the time;")]
 )
-def test_the_text_says_how_busy_the_gpu_is_if_it_works_longer_than_it_waits(busy_ns: int, begin: str) -> None:
+def test_info_says_how_busy_the_gpu_is_if_it_works_more_than_it_waits(busy_ns: int, begin: str) -> None:
     summary = replace(summarize(training(steps=4)), bottleneck=PaceLimit("host", 40 * US, 0.4))
     idle = {"cuda:0": IdleTime(1000, busy_ns, {}, 4)}
     assert bottleneck_text(replace(summary, analyses=replace(summary.analyses, idle=idle))).startswith(begin)
@@ -142,7 +142,7 @@ def test_compiling_is_mentioned_if_it_takes_half_of_the_possible_gain(compiling_
     assert ("compiling takes" in bottleneck_text(compiling)) is shown
 
 
-def test_the_busiest_gpu_shows_that_gpus_limit_the_pace() -> None:
+def test_the_gpus_limit_the_speed_if_the_busiest_gpu_is_almost_always_busy() -> None:
     """GIVEN two GPUs, and a host that does not run ahead of them THEN the busiest GPU limits the speed."""
     of, shares, none = paced(pace_ns=100 * US), {"cuda:0": 0.95, "cuda:1": 0.6}, SimpleNamespace(idle={})
     known: dict[str, Any] = {"pace": of, "bottleneck": PaceLimit("device", None, None), "busy_shares": shares, "provenance": {}}

@@ -63,7 +63,7 @@ def test_the_step_time_without_data_loading_is_shown_if_a_step_waits_for_data(lo
     assert ("without data loading" in repr(compared)) == shown
 
 
-def test_the_brief_diff_shows_the_verdict_and_four_figures_and_caveats() -> None:
+def test_diff_brief_shows_verdict_four_figures_and_caveats() -> None:
     found = a_replay()
     text = diff_text(found, "v100.msgpack", "this replay", details=False, next_step="trace diff a b --details")
     assert_golden("diff_replay_brief", text)
@@ -214,7 +214,7 @@ def test_diff_reports_unknown_gpu_time_if_kernels_are_missing() -> None:
     assert "GPU time is missing from at least one trace, so only step time is judged." in said
 
 
-def test_the_brief_diff_shows_the_largest_reason_for_a_difference() -> None:
+def test_diff_brief_shows_the_largest_reason_for_a_difference() -> None:
     """GIVEN a loader that takes 60 us longer in B THEN the largest reason is the wait for data."""
     slow = training(steps=4, loader_us=80)
     said = " ".join(diff_text(compare(training(steps=4), slow), "a", "b", details=False).split())
@@ -272,7 +272,7 @@ def test_diff_says_that_later_steps_load_no_kernels_and_do_not_compile() -> None
     assert compiling == "In B, compiling takes 459.0 µs of the average step. Later steps do not need this time."
 
 
-def test_the_largest_reason_is_an_op_not_one_of_its_kernels() -> None:
+def test_the_largest_reason_is_an_op_rather_than_one_of_its_kernels() -> None:
     """GIVEN an op with one kernel that takes 25 us less, and another kernel that takes 5 us more THEN the largest reason is the
     op. The op takes 20 us less."""
 
@@ -287,7 +287,7 @@ def test_the_largest_reason_is_an_op_not_one_of_its_kernels() -> None:
     assert "Largest reason: op aten::mul takes 20.0 µs less" in text
 
 
-def test_the_largest_reason_names_an_op_if_a_gpu_bound_script_has_one_op_more() -> None:
+def test_the_largest_reason_names_an_additional_op_if_the_gpu_limits_the_script() -> None:
     """GIVEN a GPU that is busy almost all the time WHEN the forward pass has one more op in B THEN diff names this op. Both
     programs differ."""
 

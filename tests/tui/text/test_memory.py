@@ -67,7 +67,7 @@ def test_recorded_memory_totals_are_not_compared_with_computed_sums() -> None:
         ({"fits": False, "ooms": 3, "capacity_given": False}, "does NOT fit into 8.0 GiB: out of memory 3 times, peak"),
     ],
 )
-def test_the_memory_sentence_says_whether_the_run_fits(changed: dict[str, Any], said: str) -> None:
+def test_the_text_about_memory_says_whether_the_run_fits(changed: dict[str, Any], said: str) -> None:
     [sentence] = memory_sentences({"cuda:0": of(**changed)})
     assert sentence.startswith(f"cuda:0: {said}")
 

@@ -54,7 +54,7 @@ def test_info_names_the_phase_in_which_the_gpu_waits_for_the_host() -> None:
     )
 
 
-def test_the_note_on_values_is_singular_or_plural_as_needed() -> None:
+def test_the_note_on_values_uses_singular_and_plural_correctly() -> None:
     said = facts()
     found = [values_sentences(replace(said, values=replace(said.values, unrecorded_reads=reads))) for reads in (1, 2)]
     assert [text for (text,) in found] == [

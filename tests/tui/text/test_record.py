@@ -70,7 +70,7 @@ def test_record_names_options_that_help_if_the_script_ended_before_the_profile(
     assert len(lines) == (line is not None) and (line is None or lines[0].startswith(f"no kernels were recorded: {line}"))
 
 
-def test_the_reasons_for_missing_device_times_are_listed() -> None:
+def test_info_lists_why_device_times_are_missing() -> None:
     run = Run(recorder=RecorderNotes(device_lost="CUDA error: device-side assert triggered"))
     untimed = (Untimed.NO, Untimed.CAPTURE, Untimed.PROFILE, Untimed.PROFILE, Untimed.DEVICE_LOST)
     assert lack_lines(recording(run, untimed)) == [
@@ -89,7 +89,7 @@ def test_record_reports_no_missing_kernels_if_the_script_used_no_gpu() -> None:
     assert lack_lines(replace(trace, runs={0: Run()})) == []
 
 
-def test_the_recorder_prints_how_long_steps_after_the_profile_take(tmp_path: Path) -> None:
+def test_record_prints_how_long_steps_after_the_profile_take(tmp_path: Path) -> None:
     kinds = StepKind.WARMUP, StepKind.STEADY, StepKind.PROFILED, StepKind.AFTER_PROFILE, StepKind.AFTER_PROFILE
     steps = Steps.of(number=range(5), kind=kinds, duration_ns=[90_000_000, 28_000_000, 50_000_000, 34_000_000, 36_000_000])
     run = Run(recorder=RecorderNotes(overhead_share=0.01), clean=CleanSteps(1, 28_000_000, 50_000_000, 50 / 28))

@@ -416,7 +416,7 @@ async def test_a_key_that_does_nothing_says_why(app: ViewApp, pilot: Pilot[Any])
 
 
 @piloted(lone_scene)
-async def test_the_first_table_of_one_trace_has_rows(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_for_one_trace_the_app_opens_a_table_that_has_rows(app: ViewApp, pilot: Pilot[Any]) -> None:
     tables = app.query_one(TablePanel)
     await pilot.press("t")
     await pilot.pause()
@@ -458,7 +458,7 @@ def test_the_help_lists_every_key_and_fits_the_screen(size: tuple[int, int]) -> 
 
 
 @piloted(pair_scene)
-async def test_the_palette_of_commands_has_every_key(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_the_command_palette_of_the_app_contains_every_key(app: ViewApp, pilot: Pilot[Any]) -> None:
     titles = {command.title for command in app.get_system_commands(app.screen)}
     assert {"collapse or expand the stack or device", "next largest difference"} <= titles
     assert "live: follow or stay" not in titles
@@ -719,7 +719,7 @@ def test_keys_do_nothing_before_a_trace_is_loaded() -> None:
 
 
 @presses("l", "o")
-def test_the_view_follows_a_replay_until_the_user_moves(tmp_path: Path) -> None:
+def test_the_view_follows_a_replay_until_the_user_moves_the_window(tmp_path: Path) -> None:
     recorded = training(steps=4)
     live = Live(("recorded.msgpack", recorded), tmp_path)
     replayed = replay_of(recorded)

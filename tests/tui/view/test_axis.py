@@ -90,7 +90,7 @@ def test_the_busy_times_of_all_columns_add_up_to_the_total(slots: Slots, width: 
             assert covered.sum() == lane.covered(whole.from_ns, whole.to_ns)[kind].sum()
 
 
-def test_the_times_before_the_first_matching_event_end_together_in_both_traces() -> None:
+def test_times_before_the_first_matching_event_are_aligned_at_their_end() -> None:
     # GIVEN a replay with 30 ns before its first matching event, and a recording with 10 ns
     axis = axis_of([((90, 10), (470, 30)), ((100, 50), (500, 40))], flush_right=1)
     recorded, replayed = axis.sides
@@ -101,7 +101,7 @@ def test_the_times_before_the_first_matching_event_end_together_in_both_traces()
     assert recorded.position(100) == 30
 
 
-def test_the_closest_of_several_positions_that_show_a_time_is_chosen() -> None:
+def test_of_several_positions_with_the_same_time_the_closest_one_is_chosen() -> None:
     axis = axis_of([((0, 10), (0, 10)), ((0, 10), (10, 10))])
     assert [axis.sides[0].position(3, near_ns=near) for near in (0, 12)] == [3, 13]
     assert axis.sides[0].position(77) is None

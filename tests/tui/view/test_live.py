@@ -37,7 +37,7 @@ def write_steps(stream: TraceStream, trace: Trace, steps: slice) -> None:
     stream.add("steps", trace.steps.take(steps))
 
 
-def test_the_live_view_shows_each_replayed_step_until_the_replay_ends(tmp_path: Path) -> None:
+def test_the_view_shows_each_step_while_the_replay_runs(tmp_path: Path) -> None:
     recorded = training(steps=2)
     replayed = replay_of(recorded)
     live = Live(("v100", recorded), tmp_path)
@@ -170,7 +170,7 @@ def test_a_damaged_second_trace_closes_the_app_with_a_one_line_error(folder: Pat
     assert "trace: b.msgpack: not a readable trace at byte" in terminal.drawn.splitlines()[-1]
 
 
-def test_the_view_shows_the_end_and_output_of_a_replay(folder: Path) -> None:
+def test_the_view_shows_how_a_replay_ended_and_what_the_script_printed(folder: Path) -> None:
     # GIVEN a script that reads its input, prints and fails
     (folder / "script.py").write_text("import sys\nprint('got', sys.stdin.read(), sys.stdout.isatty())\nsys.exit(3)\n")
     terminal = Terminal(["replay", "--view", "script.py", "--trace", "a.msgpack"], folder)

@@ -25,7 +25,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_scene_of_a_real_recording_is_complete(shared_traces: Path, name: str) -> None:
+def test_the_app_shows_all_work_of_a_real_recording(shared_traces: Path, name: str) -> None:
     trace = read_kineto(shared_traces / f"{name}.json.gz")
     scene = whole((name, trace))
     # Each stream has its measured busy time.

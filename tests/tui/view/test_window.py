@@ -109,7 +109,7 @@ def test_zooming_keeps_a_position_in_its_column(window: Window) -> None:
 
 
 @pytest.mark.parametrize("outside_ns", [45_999, 134_001])
-def test_zooming_around_a_position_outside_the_window_keeps_the_windows_middle(window: Window, outside_ns: int) -> None:
+def test_zooming_around_a_position_outside_the_window_keeps_the_middle_of_the_window(window: Window, outside_ns: int) -> None:
     window.zoom(0.5, outside_ns)
     assert (window.start_ns, window.end_ns) == (68_000, 112_000)
 

@@ -413,7 +413,7 @@ def test_the_table_of_a_time_range_adds_up_its_events() -> None:
     assert rows["GPU busy"][2] == 4 * US and rows["GPU idle"][2] == 0 and rows["volta_sgemm_nn"][4] == 1
 
 
-def test_the_apps_analyses_agree_with_info_and_diff() -> None:
+def test_analyses_in_the_app_agree_with_info_and_diff() -> None:
     lone, pair = lone_scene(), pair_scene()
     assert pair.comparison is not None
     analyses = summarize(lone.traces[0]).analyses
@@ -464,7 +464,7 @@ def test_a_csv_table_has_full_names_and_units() -> None:
     assert Unit.CHANGE.text(0) == "0" and Unit.TIME.text(None) == "-" and Unit.COUNT.text(4.5) == "4.5"
 
 
-def test_the_short_name_of_a_module_call_is_the_module() -> None:
+def test_a_module_call_is_shown_with_the_short_name_of_its_module() -> None:
     assert short_name("nn.Module: Linear_0") == "Linear_0"
 
 

@@ -295,7 +295,7 @@ def test_a_block_used_by_another_stream_is_freed_when_its_work_ends() -> None:
     assert take(times.memory, 512).address == block.address
 
 
-def test_using_a_block_on_its_own_stream_does_not_delay_its_reuse() -> None:
+def test_record_stream_with_the_own_stream_of_a_block_does_not_delay_its_reuse() -> None:
     times = Times()
     own = VirtualStream(0, 0)
     own.wait(1_000)

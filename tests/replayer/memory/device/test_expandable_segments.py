@@ -93,7 +93,7 @@ def test_a_program_that_fragments_its_memory_fits_with_expandable_segments_only(
                 memory.malloc(38 * MIB, 0)
 
 
-def test_the_best_fit_considers_how_far_a_block_can_grow() -> None:
+def test_the_best_fitting_block_is_chosen_by_how_far_it_can_grow() -> None:
     """GIVEN free memory of 1.5 MiB that can grow, and a free block of 3 MiB that cannot WHEN 1.2 MiB are requested THEN the
     allocator uses the block of 3 MiB. The memory that can grow is kept for larger requests."""
     memory = memory_of()
@@ -224,7 +224,7 @@ def test_a_block_can_use_memory_up_to_the_first_unmapped_page() -> None:
     assert memory.usage.reserved_bytes == 40 * MIB
 
 
-def test_the_history_shows_what_was_mapped_and_unmapped() -> None:
+def test_the_memory_history_lists_mapped_and_unmapped_pages() -> None:
     memory = memory_of()
     memory.history = History(None)
     first = take(memory, 15 * MIB)

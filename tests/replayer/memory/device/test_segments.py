@@ -48,7 +48,7 @@ def test_an_address_gap_is_used_if_it_is_32_mib_larger_than_needed() -> None:
     assert addresses.allocate(32 * MIB) == taken[1]
 
 
-def test_the_addresses_of_the_second_device_begin_1_tib_lower() -> None:
+def test_addresses_of_the_second_device_start_1_tib_below_the_first() -> None:
     assert DriverAddresses(1).allocate(MIB) == TOP - (1 << 40) - 32 * MIB
 
 

@@ -86,7 +86,7 @@ def test_new_allocator_settings_do_not_reset_the_current_settings() -> None:
     assert parse_settings("garbage_collection_threshold:0.5", before).expandable_segments
 
 
-def test_three_settings_return_to_their_defaults_unless_they_are_set_again() -> None:
+def test_three_allocator_settings_return_to_their_defaults_unless_set_again() -> None:
     before = parse_settings("max_split_size_mb:64,roundup_power2_divisions:4,garbage_collection_threshold:0.5")
     assert parse_settings("", before) == AllocatorSettings()
 

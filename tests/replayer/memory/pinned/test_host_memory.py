@@ -80,7 +80,7 @@ def test_a_memory_block_is_reused_after_its_last_view_is_deleted() -> None:
     assert len(device.locks.locked) == 2
 
 
-def test_the_last_freed_block_is_reused_first() -> None:
+def test_the_block_that_was_freed_last_is_reused_first() -> None:
     device = _Device()
     first, second = device.memory.allocate(4_096), device.memory.allocate(4_096)
     latest = _address(first)

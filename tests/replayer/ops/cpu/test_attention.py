@@ -24,7 +24,7 @@ def test_sequences_are_cut_by_cumulative_and_used_lengths() -> None:
     assert cut([0, 2, 5], None, None) == [(ALL, slice(0, 2), slice(0, 6)), (ALL, slice(2, 5), slice(0, 6))]
 
 
-def test_with_a_window_of_2_a_query_sees_its_own_key_and_the_key_before_it() -> None:
+def test_with_an_attention_window_of_2_a_query_sees_two_keys() -> None:
     use()
     q = k = torch.zeros(1, 4, 1, 1)
     v = torch.tensor([1.0, 2.0, 4.0, 8.0]).reshape(1, 4, 1, 1)

@@ -69,7 +69,7 @@ def test_large_uint64_values_are_rejected() -> None:
         in_wider_dtypes(aten.flip.default, aten.flip.default, [values, [0]], {})
 
 
-def test_the_error_about_two_different_dtypes_does_not_change() -> None:
+def test_mixed_dtypes_of_a_loss_are_not_computed_in_a_wider_dtype() -> None:
     """GIVEN float16 and float32 arguments of a loss WHEN the CPU rejects the mixture THEN nothing is computed in a wider
     dtype."""
     half = torch.ones(2, dtype=torch.float16)

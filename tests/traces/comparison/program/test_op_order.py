@@ -36,7 +36,7 @@ def test_calls_outside_the_longest_common_subsequence_count_as_moved(ours: list[
     assert count_moved(ours, theirs) == both.total() - common_subsequence(a, b)
 
 
-def test_swapped_layers_count_as_moved_and_added_layers_do_not() -> None:
+def test_swapped_layers_count_as_moved_but_added_layers_do_not() -> None:
     assert count_moved("abcd", "acbd") == 1
     assert count_moved("abcd", "abxcd") == 0
     assert count_moved("abcabc", "abcabcabc") == 0
@@ -58,7 +58,7 @@ def steps(*names: str) -> list[DeviceOp]:
         (("abcdef", "abcdef"), ("fedcba", "abcdef"), None),  # One pair of steps with the same order of calls is enough.
     ],
 )
-def test_the_reason_describes_the_step_with_the_fewest_moved_calls(
+def test_the_reported_op_order_describes_the_step_with_the_fewest_moved_calls(
     ours: tuple[str, ...], theirs: tuple[str, ...], moved: str | None
 ) -> None:
     expected = "" if moved is None else f"the same ops in another order: {moved}"
@@ -91,7 +91,7 @@ def test_another_order_of_ops_or_additional_ops_are_a_different_program(shapes: 
 
 
 @pytest.mark.parametrize("shapes", [True, False])
-def test_swapping_two_layers_is_a_different_program(shapes: bool) -> None:
+def test_a_model_with_two_swapped_layers_is_a_different_program(shapes: bool) -> None:
     """GIVEN a deep network of equal layers WHEN two of the layers are swapped THEN the program is different. The order of
     arithmetic and copies between layers does not count."""
 

@@ -126,7 +126,7 @@ def test_the_program_is_the_same_if_nine_of_ten_ops_have_the_same_names(others: 
     assert verdict_of(first, second)[0] is same
 
 
-def test_the_reason_names_an_op_that_is_called_another_number_of_times() -> None:
+def test_the_reason_names_an_op_with_a_different_number_of_calls() -> None:
     product = Call("aten::mm", "8,16;16,64", 31, "gemm")
     often = [product, *(replace(product, start_us=31 + 2 * place) for place in range(1, 4))]
     same, reason = verdict_of(training(made=[product]), training(made=often))
@@ -329,7 +329,7 @@ def test_a_trace_without_steps_or_gpu_work_is_identical_to_itself() -> None:
     assert compare(Trace(), Trace()).within_tolerance is None
 
 
-def test_values_that_are_not_a_number_are_equal_in_identical_traces() -> None:
+def test_identical_traces_may_contain_nan_values() -> None:
     """GIVEN two recordings whose losses became nan THEN the recordings are identical. A recording with another loss is not
     identical to these recordings."""
     traces = [training(made=[]) for _ in range(3)]
