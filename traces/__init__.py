@@ -3,9 +3,9 @@
     import traces
 
     trace = traces.load("p100-no-cudnn")            # a file, or a name in the bundled library
-    traces.summarize(trace).step_median_ns          # the facts of `trace info`
+    traces.summarize(trace).step_median_ns          # the statistics that `trace info` prints
     traces.analyse(trace).idle                      # idle time by reason, launches, rates, modules, critical path...
-    traces.compare(trace, traces.load("replay.msgpack")).steps.error    # the facts of `trace diff`
+    traces.compare(trace, traces.load("replay.msgpack")).steps.error    # the error that `trace diff` prints
     traces.to_pandas(trace, "phases").groupby("name").duration_ns.median()
 
 Modules are imported when they are first used, so `import traces` is fast.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # "as" marks these names as re-exported
+if TYPE_CHECKING:  # "import X as X" marks a name as re-exported
     from traces.analyses.analyse import Analyses as Analyses
     from traces.analyses.analyse import analyse as analyse
     from traces.chrome.export import export_chrome as export_chrome

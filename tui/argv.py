@@ -28,14 +28,14 @@ from tui.help import Command
 from tui.terminal import is_quiet
 
 if TYPE_CHECKING:
-    from typer._click.core import Context  # the overridden method needs this type, and typer exports only a subclass
+    from typer._click.core import Context  # needed for an overridden method; typer exports only a subclass
 
 # the only option of `trace` that may come after the script
 FOLLOWER = "--trace"
-# options of `python` that replace the script's name: a module, or Python code
+# options of `python` that take the place of the script's name: a module, or Python code
 _PROGRAMS = ("-m", "-c")
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
-# files that show that an installer has made the environment for a single tool
+# these files show that an installer created the environment for a single tool
 _TOOL_FILES = {"uv": "uv-receipt.toml", "pipx": "pipx_metadata.json"}
 
 
@@ -79,7 +79,7 @@ def script_words(ours: list[str], script: list[str], options: Mapping[str, bool]
 
 class ScriptCommand(Command):
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        if ctx.resilient_parsing:  # a shell asks for completions of an unfinished command line
+        if ctx.resilient_parsing:  # a shell wants to complete an unfinished command line
             return super().parse_args(ctx, args)
         names = self.option_names(ctx)
         ours, script = split(args, names)

@@ -468,7 +468,7 @@ def run(words: Sequence[str]) -> int:
     assert isinstance(command, TyperGroup)
     try:
         code = command.main(list(words) or ["--help"], prog_name="trace", standalone_mode=False)
-        sys.stdout.flush()  # so that a closed pipe is noticed here, not while the interpreter exits
+        sys.stdout.flush()  # detects a closed pipe here, and not when the interpreter exits
         return int(code or 0)
     except typer.TyperException as error:
         context = error.ctx if isinstance(error, UsageError) else None

@@ -23,7 +23,7 @@ from traces.names.equivalent_ops import kernel_text as kernel_text
 ABSENT = "-"
 T = TypeVar("T", int, float)
 FEW_DEVICES = 4
-_LEAST_APART = 12  # characters: if fewer fit, shortened names may be equal
+_LEAST_APART = 12  # minimum width in characters; in narrower columns, different names may be shortened to the same text
 
 _TIMES = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 _SIZES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))

@@ -37,7 +37,7 @@ RUN, LOOK, FILES, CHECK = "Record and replay", "Look and compare", "Files and ot
 _OTHERS = "Commands"
 _GROUPS = (RUN, LOOK, FILES, CHECK, _OTHERS)  # in the order of `trace --help`
 _WIDEST = 140  # columns; longer lines are hard to read
-_LABELS = 34  # columns; help of longer option names begins on the next line
+_LABELS = 34  # columns; after a longer option name, the help text begins on the next line
 _COMMON = "Options of every command"
 HELP_NAMES = ["-h", "--help"]
 COMMON = ("-q", "--quiet", "-v", "--verbose", "--color")  # the names of these options
@@ -86,7 +86,7 @@ class Group(TyperGroup):
 
 class Commands(typer.Typer):
     def __init__(self, **facts: Any) -> None:
-        # without rich, which is slow to import
+        # rich is not used, because its import is slow
         super().__init__(cls=Group, rich_markup_mode=None, context_settings={"help_option_names": HELP_NAMES}, **facts)
 
     def command(

@@ -81,7 +81,7 @@ class _RankOptions:
 
 @dataclass(frozen=True)
 class ReplayOptions(_RankOptions):
-    script: ScriptArgument  # the words that would follow `python`
+    script: ScriptArgument  # the arguments that would follow `python`
     trace: Annotated[
         str,
         option(
@@ -191,7 +191,7 @@ class RecordOptions:
 @dataclass(frozen=True)
 class FitOptions(_RankOptions):
     script: ScriptArgument
-    gpus: Annotated[str, option("GPU[,GPU...]", "The GPUs to try: v100,a100-80gb,4090.")] = ""  # "": all
+    gpus: Annotated[str, option("GPU[,GPU...]", "The GPUs to try: v100,a100-80gb,4090.")] = ""  # "" means all GPUs
     every: Annotated[bool, flag("--all", "Try all known GPUs.")] = False
     batch_option: Annotated[
         str,

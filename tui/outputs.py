@@ -1,6 +1,6 @@
 """Writes the results of commands to stdout or to files.
 
-    require_writable(Path("out/report.json"))  # before the long work; raises OSError
+    require_writable(Path("out/report.json"))  # call this before long work; raises OSError
     write_json(Path("out/report.json"), facts)
 
 Files are written under a temporary name, so an interrupted command leaves no incomplete file.

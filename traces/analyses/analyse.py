@@ -22,7 +22,7 @@ from traces.model.result_cache import result_cache
 from traces.model.trace import Trace
 from traces.rates.achieved_rates import OpRates, achieved_tables
 
-MOST_ROWS = 500  # rows per table; enough to find the counterparts of all rows that matter when two traces are compared
+MOST_ROWS = 500  # maximum rows per table; enough to compare all important rows of two traces
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
     of = communication(trace)
     of.operations[0]    # Operation("all_reduce", phase="backward", count=40, bytes=187032, duration_ns=...)
-    of.exposed_ns       # time in which the device only communicated (or waited for another rank to)
-    of.hidden_ns        # time in which it also computed
-    of.exposed_per_step_ns      # of the communication launched in steps with kernels, mean over steps and ranks
+    of.exposed_ns       # time in which the device only communicated, or only waited for another rank
+    of.hidden_ns        # time in which the device communicated and computed
+    of.exposed_per_step_ns      # mean over steps and ranks; only communication launched in steps with kernels
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class CollectiveTotals:
     backend: str  # such as "nccl"
     count: int  # number of calls
     bytes: int | None  # None if no sizes were recorded
-    timed: int  # calls whose end was recorded
+    timed: int  # number of calls with a recorded end
     bounded: int  # number of calls for which only an upper bound of the duration is known
-    duration_ns: int  # sum over timed and bounded calls
-    median_ns: int | None  # of the timed calls, or of the upper bounds if none was timed
+    duration_ns: int  # sum over the calls in `timed` and `bounded`
+    median_ns: int | None  # median of the calls in `timed`, or of the upper bounds if `timed` is 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Operation:
     phase: str  # training phase
     count: int  # number of calls
     bytes: int | None  # total size of the inputs on all ranks, or None if unknown
-    duration_ns: int  # without calls whose end was not recorded
+    duration_ns: int  # total duration, without calls whose end was not recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ class Communication:
     exposed_ns: int  # time in which a device only communicates
     hidden_ns: int  # time in which other work runs at the same time
     steps: int  # number of steps with recorded kernels, summed over ranks
-    exposed_per_step_ns: int  # `exposed_ns` per step and rank; without steps, of the whole trace
-    hidden_per_step_ns: int  # `hidden_ns` per step and rank; without steps, of the whole trace
+    exposed_per_step_ns: int  # `exposed_ns` per step and rank; if there are no steps, for the whole trace
+    hidden_per_step_ns: int  # `hidden_ns` per step and rank; if there are no steps, for the whole trace
 
 
 def communicates(trace: Trace) -> bool:
@@ -92,7 +92,7 @@ def communication(trace: Trace) -> Communication:
 
 @cached_result
 def communication_per_step(trace: Trace) -> dict[int, tuple[int, int]]:
-    """For each GPU, return how long it communicates per step without computing, and how long while it also computes."""
+    """For each GPU, return two times per step: communication without computation, and communication during computation."""
     rows = counted_steps(trace)
     times_ns = _overlap(trace, np.isin(measure.launch_steps(trace), rows) if len(rows) else True)
     steps = {row: int((trace.steps.rank[rows] == measure.rank_of_device(trace, row)).sum()) or 1 for row in times_ns}

@@ -10,10 +10,10 @@ Note [Where a path begins and ends]
     GPU finishes a step.
 
 Note [The walk]
-    The path is found backwards from the end of the step. Before a wait of the host, it continues with the GPU work that the
-    host waited for. Before a kernel, it continues with the event that allowed the kernel to start: the end of an earlier
-    kernel, or the launch. If the GPU limits the step time (Note [What limits the pace] in `traces.figures.pace`), the launch
-    counts only if the GPU was idle. Every nanosecond belongs to exactly one segment of one of these kinds:
+    The path is found backwards from the end of the step. Before a wait of the host, the path continues with the GPU work that
+    the host waited for. Before a kernel, the path continues with the event that allowed the kernel to start: the end of an
+    earlier kernel, or the launch. If the GPU limits the step time (Note [What limits the pace] in `traces.figures.pace`), the
+    launch counts only if the GPU was idle. Every nanosecond belongs to exactly one segment of one of these kinds:
 
     kernel, copy, communication     the device worked
     launch                          between a launch and the work's start, with no earlier work on the device to wait for
@@ -57,7 +57,7 @@ class PathSums:
     duration_ns: int  # length of the critical path
     by_kind: dict[str, int]  # duration by kind, such as "kernel" or "host"
     by_name: dict[str, int]  # duration by name of the kernel, op or phase
-    # True if the step ran under the profiler, which slows steps, and other steps did not
+    # True if the profiler was on in this step but not in all steps; the profiler slows steps
     is_slowed: bool = field(default=False, metadata=OMITTED_IF_EMPTY)
 
 
@@ -110,11 +110,11 @@ class _Walk:
     def __init__(self, trace: Trace, step: int, times: StepTimes) -> None:
         self.trace = trace
         self.segments: list[PathSegment] = []
-        self.visited: set[int] = set()  # visited rows; work with equal rounded start and end would be visited twice
+        self.visited: set[int] = set()  # visited rows, because work with equal rounded start and end could be visited twice
         rank = int(trace.steps.rank[step])
         self.begin_ns, self.at_ns = int(times.begin_ns[step]), int(times.end_ns[step])
         table = trace.device
-        self.end_ns = table.end_ns  # of all rows; the property adds two columns
+        self.end_ns = table.end_ns  # stored here, because the property `end_ns` adds two columns in each call
         near = (self.end_ns > self.begin_ns) & (table.start_ns < self.at_ns)
         work = np.flatnonzero(table.is_work & (device_ranks(trace) == rank) & near)
         self.work = work[np.argsort(self.end_ns[work], kind="stable")]

@@ -24,8 +24,8 @@ If a GPU is idle and its next kernel has not been launched yet, the host is the 
 Note [Idle time of clean steps]
     The profiler slows the host, so a GPU is idle longer in profiled steps than in steps without the profiler. The result of
     `idle_times` is therefore an estimate for steps without the profiler: the GPU works as long as in profiled steps, and the
-    rest of the step time is idle time. If the pace has a mean step (Note [What limits the pace] in `traces.figures.pace`), its
-    time counts. `idle_spans` lists the measured idle time.
+    rest of the step time is idle time. If the pace has a mean step (Note [What limits the pace] in `traces.figures.pace`), the
+    time of the mean step is used. `idle_spans` lists the measured idle time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from traces.model.row_order import by_value, differs, grouped
 from traces.model.trace import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, Table, Trace
 
 _BEFORE_ALL = np.iinfo(np.int64).min
-_ON_HOST = ("synchronization", "host")  # reasons whose time the profiler stretches
+_ON_HOST = ("synchronization", "host")  # reasons for idle time that take longer when the profiler is on
 # how reports name the reasons for idle time
 REASONS = {
     "data": "waiting for data",
@@ -104,7 +104,7 @@ class BusyTime:
     windows: Intervals
     busy_ns: int
     steps: int
-    clean: StepPace | None  # of the steps without the profiler, if other steps ran under the profiler
+    clean: StepPace | None  # step times without the profiler, if the profiler was on in other steps
 
     @property
     def window_ns(self) -> int:
@@ -171,7 +171,7 @@ def busy_times(trace: Trace) -> dict[int, BusyTime]:
     steps, busy_of = counted_steps(trace), busy_by_device(trace)
     found = {}
     for device, windows in sorted(device_windows(trace).items()):
-        if device not in busy_of:  # only CUDA events time these steps
+        if device not in busy_of:  # these steps were timed only with CUDA events
             continue
         busy_ns = int(busy_of[device].within(windows.start_ns, windows.end_ns).sum())
         rank = trace.devices[device].rank
@@ -267,7 +267,7 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
     for on in (data, calls, elsewhere):
         edges = np.concatenate([edges, on.start_ns, on.end_ns])
     cuts = np.sort(edges[(edges >= of.start_ns[0]) & (edges <= of.end_ns[-1])])
-    cuts = cuts[differs(cuts)]  # np.unique would hash, which is ten times slower
+    cuts = cuts[differs(cuts)]  # np.unique would use hashing, which is ten times slower
     middle = (cuts[:-1] + cuts[1:]) // 2
     gap = containing(of.start_ns, of.end_ns, cuts[:-1])
     inside = gap != NONE

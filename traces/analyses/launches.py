@@ -87,7 +87,7 @@ def _returned_ns(trace: Trace) -> Column:
 
 def launch_delay_ns(trace: Trace, rows: Column) -> Column:
     host, launch = trace.host, trace.device.launch[rows]
-    is_call = host.kind[launch] == HostKind.RUNTIME  # in a replay, the launch is an op and counts from its start
+    is_call = host.kind[launch] == HostKind.RUNTIME  # in a replay, the launch is an op, so its start is used
     called_ns = np.where(is_call, host.end_ns[launch], host.start_ns[launch])
     return np.asarray(np.maximum(trace.device.start_ns[rows] - called_ns, 0))
 

@@ -95,7 +95,7 @@ def _with_backward(trace: Trace, steps: Column) -> Column:
 class _Calls:
     rows: Column
     module: Column
-    is_timed: bool  # whether the rows are calls of modules, which have known times
+    is_timed: bool  # True if the rows are recorded module calls with known times
 
     def of_steps(self, trace: Trace, steps: Column, modules: int) -> tuple[Column, Column]:
         chosen = begin_in_steps(trace, self.rows, steps)
@@ -115,7 +115,7 @@ def _from_ranges(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
     around = np.append(nearest, NONE)[host.earlier_parent[rows]]
     place_of_around = np.where(around == NONE, NONE, np.searchsorted(rows, around))
     path_of: list[str] = []
-    numbers: dict[tuple[int, int], int] = {}  # of a module, by the number of the module around it and by its name
+    numbers: dict[tuple[int, int], int] = {}  # maps (number of the enclosing module, name of the module) to the module's number
     number_of_place: list[int] = []
     paths: dict[str, int] = {}
     for above, name in zip(place_of_around.tolist(), host.name[rows].tolist(), strict=True):
@@ -143,7 +143,7 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
         labels = (frame["file"] + ("" if frame["torch"] else f":{frame['line']}") for frame in reversed(frames) if frame)
         path = "/".join(labels)
         parts = path.split("/") if path else []
-        for depth in range(1, len(parts) + 1):  # includes modules that launch nothing themselves
+        for depth in range(1, len(parts) + 1):  # also add modules without launches of their own
             numbers.setdefault("/".join(parts[:depth]), len(numbers))
         if path:
             of_stack[stack] = numbers[path]

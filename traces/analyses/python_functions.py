@@ -33,8 +33,8 @@ class FunctionTime:
 
     name: str  # file, line and function
     calls: float  # 0 if the trace has Python stacks of ops but no function calls
-    gpu_ns: int  # of all work that the function launched, with nested functions and the backward pass
-    own_gpu_ns: int  # without nested functions
+    gpu_ns: int  # GPU time of all work that the function launched, including nested functions and the backward pass
+    own_gpu_ns: int  # GPU time without nested functions
     backward_ns: int  # the backward part of `gpu_ns`
     host_ns: int  # total duration of the function's calls on the host
 
@@ -96,7 +96,7 @@ def function_times(trace: Trace) -> list[FunctionTime]:
     own_calls = np.flatnonzero(function != NONE)
     own_calls = own_calls[begin_in_steps(trace, own_calls, steps)]
     calls = np.bincount(function[own_calls], minlength=count)
-    # a recursive call's time is part of its outermost call
+    # the time of a recursive call is already part of the outermost call
     outermost = own_calls[~_is_recursive(own_calls, caller, function)]
     host_ns = np.bincount(function[outermost], weights=host.duration_ns[outermost].astype(np.float64), minlength=count)
     times = max(len(steps), 1)

@@ -47,14 +47,14 @@ class RankLateness:
     last: int  # number of collectives that the rank reached last
     waited_ns: int  # time in which the rank waited for other ranks
     late_ns: int  # total delay after the median rank
-    late_per_step_ns: int = 0  # `late_ns` per step with compared collectives; without steps, equal to `late_ns`
+    late_per_step_ns: int = 0  # `late_ns` per step with compared collectives; equal to `late_ns` if there are no steps
 
 
 def stragglers(trace: Trace) -> list[RankLateness]:
     table = _timed_collectives(trace)
     count, last, waited_ns, late_ns = (dict.fromkeys(np.unique(table.rank).tolist(), 0) for _ in range(4))
     for rows, waits_ns in _waits(table):
-        arrived_ns = waits_ns.max(axis=0) - waits_ns  # since the arrival of the first rank
+        arrived_ns = waits_ns.max(axis=0) - waits_ns  # arrival times, relative to the arrival of the first rank
         median_ns = np.sort(arrived_ns, axis=0)[(len(rows) - 1) // 2]
         behind_ns = np.maximum(arrived_ns - median_ns, 0).sum(axis=1)
         is_last = (waits_ns.argmin(axis=0) == np.arange(len(rows))[:, np.newaxis]) & waits_ns.any(axis=0)

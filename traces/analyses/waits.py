@@ -5,10 +5,10 @@
     waits.work                                  # the index in `trace.device` of the kernel or copy that it waited for
 
 Note [A wait is what happened]
-    A runtime call was a wait if the GPU had work when the call began, and if the call returned just after the end of this work.
-    The call must return at most RETURN_NS after the last earlier kernel of its stream, or after the copy that it made. A call
-    must also last at least LEAST_WAIT_NS, except if CUDA documents that it waits (`_SYNCHRONOUS`). The clocks of GPU and host
-    differ by microseconds (CLOCK_NS), so a kernel may seem to end after the call.
+    A runtime call was a wait if two conditions are met: the GPU had work when the call began, and the call returned just after
+    the end of this work. The call must return at most RETURN_NS after the last earlier kernel of its stream, or after the copy
+    that it made. A call must also last at least LEAST_WAIT_NS, except if CUDA documents that it waits (`_SYNCHRONOUS`). The
+    clocks of GPU and host differ by microseconds (CLOCK_NS), so a kernel may seem to end after the call.
 
     call                                        documented                                          source
     *Synchronize, urQueueFinish, urEventWait    waits                                               [1] [3]
@@ -24,8 +24,8 @@ Note [A wait is what happened]
     Unified Runtime specification  [4] CUDA C++ Programming Guide, "Stream Ordered Memory Allocator"
 
 Note [A loop of queries]
-    A script may wait by asking again and again whether an event is complete. Such queries count as one wait if no op or launch
-    lies between them.
+    A script may wait by asking again and again whether an event is complete. Consecutive queries without an op or launch in
+    between count as one wait.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _PossibleWaits:
     start_ns: Column
     end_ns: Column
     checked_ns: Column  # the host did not wait for work that ended before this time
-    is_synchronous: Column  # the call is documented to wait
+    is_synchronous: Column  # True if CUDA's documentation says that the call waits
     is_loop: Column
 
     @property
@@ -111,7 +111,7 @@ def _host_waits(trace: Trace, rank: int, launched_ns: Column) -> HostWaits:
         return HostWaits.empty()
     own = _own_work(trace, rows)[calls.row]
     end_ns, work = np.full(len(own), NONE, "i8"), np.full(len(own), NONE, "i8")
-    behind = np.zeros(len(own), dtype=bool)  # whether a call's own work was queued behind other work
+    behind = np.zeros(len(own), dtype=bool)  # True if the work that a call launched was queued behind other work
     returned_ns = calls.end_ns + np.where(calls.is_loop, 0, CLOCK_NS)
     for on in grouped(device.device[rows], device.stream[rows]):
         stream = rows[on][np.lexsort((device.end_ns[rows[on]], launched_ns[rows[on]]))]

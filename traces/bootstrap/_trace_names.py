@@ -42,7 +42,7 @@ class OurNames:
         hidden = {name: [home] for name, home in self.libraries.items() if _is_hidden(name, home)}
         self.homes = {**dict.fromkeys(self.packages, self.path), **hidden}
         self.theirs = {name: sys.modules.pop(name) for name in _modules_of(self.homes)}
-        for private in [name for name in sys.modules if name.startswith(self.prefix)]:  # from an earlier block
+        for private in [name for name in sys.modules if name.startswith(self.prefix)]:  # modules from an earlier `with` block
             name = private.removeprefix(self.prefix)
             if name.partition(".")[0] in self.packages:
                 sys.modules[name] = sys.modules[private]

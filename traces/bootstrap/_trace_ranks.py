@@ -1,7 +1,7 @@
 """Replaces torchrun: starts the ranks of a script by forking one Python process.
 
     with path_of("train_ddp.py"):
-        is_there("torch")       # True: it is imported
+        is_there("torch")       # True; also imports the module
     rank = fork_ranks(2)        # 0 in one process, 1 in another; does not return in the calling process
     mark_rank(rank)             # RANK, LOCAL_RANK
 
@@ -29,10 +29,10 @@ from typing import Any, NoReturn
 _KEPT: list[Any] = []
 _KEPT.append(_KEPT)
 
-_CODE = (type, FunctionType, BuiltinFunctionType, ModuleType)  # an object's finalizer may use these until the end
+_CODE = (type, FunctionType, BuiltinFunctionType, ModuleType)  # objects that the finalizer of another object may still use
 _POLL_S = 0.02
 _KILL_AFTER_S = 30.0
-_FAILS_AFTER_S = 3.0  # after a rank was killed, another rank reports within this time in which operation it waits for that rank
+_FAILS_AFTER_S = 3.0  # seconds in which other ranks can report in which operation they wait for a killed rank
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -64,12 +64,12 @@ def _folder_of(script: str) -> str:
 def fork_ranks(count: int) -> int:
     """Fork this process into `count` ranks, and return the rank number in each of them. The parent process exits with the exit
     code of the first failed rank, or with 0."""
-    # Forked ranks skip the finalizers of the parent process, because torch.library's finalizers alone would copy 40 MB of
-    # memory per rank.
+    # Forked ranks do not run the finalizers of the parent process. Otherwise the finalizers of torch.library alone would copy
+    # 40 MB of memory in each rank.
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
     _KEPT.extend(module for name, module in sys.modules.items() if name not in ("__main__", "builtins", "sys"))
-    gc.freeze()  # garbage collection would write to the shared pages of existing objects
+    gc.freeze()  # excludes existing objects from garbage collection, which would write to shared memory pages
     sys.stdout.flush()
     sys.stderr.flush()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)

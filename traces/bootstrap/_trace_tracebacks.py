@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
     from warnings import WarningMessage
 
-    Place: TypeAlias = tuple[FrameType, int]  # and its line
+    Place: TypeAlias = tuple[FrameType, int]  # a frame and a line number
 
 
 def install(prefix: str) -> None:
@@ -89,7 +89,7 @@ def _filter_stacks(traceback: Any, prefix: str) -> None:
     extract = traceback.StackSummary._extract_from_extended_frame_gen  # CPython 3.11 to 3.14
 
     def extract_others(cls: Any, frames: Iterable[tuple[FrameType, Any]], /, **options: Any) -> Any:
-        every = list(frames)  # called here, because `traceback.walk_stack` counts its callers
+        every = list(frames)  # must be called in this function, because `traceback.walk_stack` skips a fixed number of callers
         others = [frame for frame in every if not _is_own(frame[0], prefix)]
         return extract.__func__(cls, iter(others or every), **options)
 

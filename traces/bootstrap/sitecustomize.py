@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-_PREFIX = "_trace_"  # of the names of this tool's modules
+_PREFIX = "_trace_"  # prefix of the names of this tool's modules
 
 
 class AfterImport:

@@ -27,7 +27,7 @@ from traces.names.profiler_json import ProfilerJson
 
 _HOST_PID = 10_000  # added to the rank; larger than any device index
 _NO_THREAD = 1_000_000_009  # the track of events without a recorded thread
-_SYNC_TID = 1_000_000  # offset from a stream's track to the track of its synchronizations
+_SYNC_TID = 1_000_000  # added to a stream's track number for the track of its synchronizations
 
 _RANGES = "user_annotation"
 _HOST_CATEGORY = {
@@ -44,7 +44,7 @@ _DEVICE_CATEGORY = {
     DeviceKind.SYNC: "cuda_sync",
     DeviceKind.ANNOTATION: "gpu_user_annotation",
 }
-_SIDE_CATEGORY = "Trace"  # readers of Kineto files leave this category out of sums
+_SIDE_CATEGORY = "Trace"  # readers of Kineto files ignore this category when they compute sums
 _CPP_DTYPES = {name: cpp for cpp, name in reversed(DTYPES.items())}
 _CPU, _CUDA = 0, 1  # values of `Device Type` in memory events
 
@@ -60,8 +60,8 @@ class RankEvents:
         tables = (trace.host, trace.device, trace.steps, trace.phases, trace.parts, trace.batches, trace.collectives)
         times_ns = [*(table.start_ns for table in tables), trace.memory.time_ns]
         first_ns = min((int(of.min()) for of in times_ns if len(of)), default=0)
-        # Time stamps do not count from 1970, because a float cannot store such times with nanosecond precision. Some viewers
-        # reject the time stamp 0, so the first event begins at 1 µs or later.
+        # Time stamps are not Unix times, because a float cannot store Unix times with nanosecond precision. Some viewers reject
+        # the time stamp 0, so the first event begins at 1 µs or later.
         self.base_ns = max((first_ns - 1000) // 10**9 * 10**9, 0)
         self._tids = _unique_tids(trace)
         self._correlate()

@@ -70,7 +70,7 @@ def write_events(events: Iterable[ProfilerJson], header: ProfilerJson, path: Pat
     """Write a Chrome trace. Raises OSError."""
     with atomic_write(path) as raw:
         if path.suffix == ".gz":
-            # no name and no time, so the same trace gives the same bytes
+            # without file name and time stamp, so that equal traces give equal bytes
             with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
                 _write_json(events, header, packed)
         else:

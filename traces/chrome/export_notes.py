@@ -51,7 +51,7 @@ class ExportNotes:
     devices: list[Device]
     machine: Machine | None
     run: Run | None
-    tables: dict[str, Table]  # text columns refer to the strings of the reader
+    tables: dict[str, Table]  # text columns contain indices of the reader's string table
     events: dict[str, EventNotes]
 
     @classmethod
@@ -121,7 +121,7 @@ class ExportNotes:
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """The export shortens some events. Return the exact start times and durations of these events."""
+        """Return the exact start times and durations of events that the export has shortened."""
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T

@@ -21,8 +21,8 @@ from traces.figures.measure import window_ns
 from traces.model.trace import NONE, Trace
 from traces.names.profiler_json import ProfilerJson
 
-_SECOND_PIDS = 1_000_000  # above the process ids of the first trace
-_SECOND_IDS = 1 << 40  # above the flow ids of the first trace
+_SECOND_PIDS = 1_000_000  # larger than the process ids of the first trace
+_SECOND_IDS = 1 << 40  # larger than the flow ids of the first trace
 _ARROWS = 1 << 41
 
 
@@ -63,7 +63,7 @@ class _PairEvents:
         if event["ph"] == "M" and event["name"] == "process_name":
             event["args"] = {"name": f"{self._names[place]}: {event['args']['name']}"}
         elif event["ph"] == "M" and event["name"] == "process_sort_index":
-            # GPU next to GPU, host next to host, the first trace above
+            # sort the rows: GPU next to GPU, host next to host, first trace above second trace
             event["args"] = {"sort_index": 2 * event["args"]["sort_index"] + place}
         if place:
             event["pid"] += _SECOND_PIDS

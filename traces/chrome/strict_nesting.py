@@ -24,7 +24,7 @@ def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ran
         moved, work = np.flatnonzero(track & ranges), np.flatnonzero(track & ~ranges)
         work = work[np.argsort(start_ns[work], kind="stable")]
         last_end_ns = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end_ns[work]))
-        while True:  # if spans of a stream overlap, a moved start may be inside other work
+        while True:  # repeat, because a moved start may be inside other work if spans of a stream overlap
             before = np.searchsorted(start_ns[work], starts[moved], side="left")
             later = np.clip(last_end_ns[before], starts[moved], end_ns[moved])
             if np.array_equal(later, starts[moved]):

@@ -69,7 +69,7 @@ class CleanPace:
             else:
                 kinds = trace.steps.kind[trace.phases.step[[steps.rows[of[0]] for of in places]]]
                 counts = np.array([steps.counts[of].sum(axis=0) for of in places])
-                scale = self.scale[steps.rows[places[0][0]]]  # of all phases with this label
+                scale = self.scale[steps.rows[places[0][0]]]  # one factor for all phases with this label
                 usual_ns = scale * _of_same_events(of_steps, kinds, counts)
                 for kind in np.unique(kinds).tolist():
                     own, clean = kinds == kind, is_clean[kind == StepKind.EVALUATION] & (labels.of == labels.ids[text])

@@ -4,8 +4,8 @@
     achieved(trace, by_shape=True)      # a row for each op at each shape: a per-shape table
 
 FLOPs are computed from the recorded input shapes of matrix products, convolutions and attention. A multiply-add counts as 2
-FLOPs. Profilers do not record output shapes. The output shape of a convolution is taken from the op that uses the output. FLOPs
-of attention are an upper bound, because profilers do not record whether the mask was causal.
+FLOPs. Profilers do not record output shapes. Therefore, the output shape of a convolution is read from the inputs of the op
+that uses the output. FLOPs of attention are an upper bound, because profilers do not record whether the mask was causal.
 
 Note [Above the data sheet]
     Some ops seem to be faster than the data sheet allows. There are four known reasons:
@@ -63,21 +63,21 @@ _WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4
 class OpRates:
     """Contains the FLOP/s and bytes per second that one op achieved. Unknown fields are None."""
 
-    op: str  # canonical: "convolution_backward"
+    op: str  # canonical name, such as "convolution_backward"
     shapes: str  # text from model.shapes_text in the form common to all releases (`shapes_of_canonical`); "" for all shapes
-    dtype: str  # of the inputs
+    dtype: str  # dtype of the inputs
     calls: int  # calls that ran work on the GPU
     device_ns: int  # total GPU time
     flops: int | None  # sum over all calls with known FLOPs
     bytes: int | None  # sum over all calls with known bytes
     tflops: float | None  # 10^12 FLOP/s
-    flops_share: float | None  # of the GPU's peak rate for the op's dtype
+    flops_share: float | None  # fraction of the GPU's peak rate for the op's dtype
     gbps: float | None  # 10^9 bytes/s
-    bytes_share: float | None  # of the GPU's memory bandwidth
-    flops_bounded: bool  # `flops` is an upper bound
+    bytes_share: float | None  # fraction of the GPU's memory bandwidth
+    flops_bounded: bool  # True if `flops` is an upper bound
     flops_ns: int = 0  # device time of all calls with known FLOPs
     bytes_ns: int = 0  # device time of all calls with known bytes
-    cached: str = ""  # IN_CACHE or PARTLY_IN_CACHE, depending on whether all calls fit in the cache
+    cached: str = ""  # IN_CACHE if the data of all calls fits in the cache, PARTLY_IN_CACHE if only a part fits, otherwise ""
     winograd: bool = False  # Winograd's algorithm saved some of the FLOPs
 
 
@@ -162,16 +162,16 @@ def _row(key: tuple[str, str, str], of: _Sum, card: Card) -> OpRates:
 @dataclass(frozen=True, slots=True)
 class _LikeCalls:
     op: str
-    name: str  # the recorded name, without namespace, of the op with the shapes
+    name: str  # recorded name (without namespace) of the op that has the shapes
     compared_shapes: str
     dtype: str
     operands: tuple[op_traffic.Operand, ...]
     output: Shape | None  # the output shape of a convolution or a resize, if another op shows it
     count: int
-    calls: int  # calls as in `traces.comparison.op_calls`; an op inside a call of the same name belongs to the call's first op
+    calls: int  # calls as in `traces.comparison.op_calls`; an op inside an op of the same name is not counted
     device_ns: int
     kernels: tuple[str, ...]
-    grid: tuple[int, ...]  # of the first kernel
+    grid: tuple[int, ...]  # launch grid of the first kernel
     copied_bytes: int | None  # bytes moved by copies and memsets, if the op does nothing else
     around: str  # the enclosing autograd node, if the node is in _EXPANDS
     is_half: bool  # the op is half of a convolution's backward pass
@@ -303,7 +303,7 @@ def _alike(*columns: Column) -> tuple[Column, Column]:
     group = np.zeros(len(columns[0]), dtype=np.int64)
     first = group[:1]
     for column in columns:
-        keys = group * (int(column.max()) + 2) + column  # the least value is NONE
+        keys = group * (int(column.max()) + 2) + column  # `+ 2`, because the smallest value is NONE (-1)
         _, first, group = distinct(keys)
     return first, group
 
@@ -402,7 +402,7 @@ def _convolution_flops(output: Shape, weight: Shape) -> int:
 def _bytes(call: _LikeCalls) -> op_traffic.Traffic | None:
     if call.copied_bytes is not None:
         return op_traffic.moved_once(call.copied_bytes)
-    if call.is_half:  # two halves correspond to one op in newer releases
+    if call.is_half:  # newer releases of PyTorch have one op instead of the two halves
         whole = op_traffic.traffic(call.op, call.name, call.operands) if call.operands else None
         return None if whole is None else op_traffic.moved_once(whole.moved_bytes // 2)
     if op_traffic.is_inductor_kernel(call.op):

@@ -34,7 +34,7 @@ class EstimateError:
     precision: str  # "fp32", or "half" for fp16 and bf16
     card: str  # the GPU of the measurements
     cases: int  # number of compared step times
-    error: float  # average of the absolute errors: the median, for "other shapes" the mean
+    error: float  # typical absolute error: the mean for "other shapes", and the median for all other kinds of work
     bias: float | None = None  # median of the errors; a negative bias means that estimates are too long
     within: float | None = None  # 90 % of the absolute errors are below this value
     same_card: bool = True  # False if no estimate was checked on the GPU of the estimate
@@ -71,8 +71,8 @@ def network_error(work: str, precision: str, card: str) -> EstimateError:
 
 
 def expected_error(trace: Trace) -> EstimateError | None:
-    """Return the likely error of the step time of a replay, or None if at least 99 % of the replay's GPU time was measured. The
-    times that others have published for whole phases count as measured."""
+    """Return the likely error of the step time of a replay, or None if at least 99 % of the replay's GPU time was measured.
+    Published times of whole phases count as measured."""
     times_ns = device_time_by_origin(trace) if trace.is_replay else {}
     estimated_ns = {origin: ns for origin, ns in times_ns.items() if ns and origin in ESTIMATED}
     if not estimated_ns or sum(estimated_ns.values()) < NOTICEABLE_ESTIMATE * sum(times_ns.values()):

@@ -150,7 +150,7 @@ def _broadcast(shapes: tuple[Shape, ...]) -> int:
         return max(map(prod, shapes))
 
 
-# The functions below return the number of bytes that an op reads and writes. Bytes that an op reads twice count twice.
+# The functions below return the number of bytes that an op reads and writes. A byte that an op reads twice is counted twice.
 
 
 def _copy(_in_place: bool, target: Operand, *sources: Operand) -> int:

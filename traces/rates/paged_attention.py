@@ -39,7 +39,7 @@ class PagedAttention:
     value_channels: int
     sequences: int | None
     cached_tokens: int | None  # an upper bound
-    cached_elements: int | None  # of keys and values
+    cached_elements: int | None  # number of elements of keys and values
 
     @classmethod
     def of(cls, name: str, shapes: tuple[Shape, ...]) -> PagedAttention | None:
@@ -69,7 +69,8 @@ class PagedAttention:
 
     @property
     def pairs(self) -> int | None:
-        """Return the largest possible number of (query token, cached token) pairs in this call, or None if it is unknown."""
+        """Return the largest possible number of (query token, cached token) pairs in this call, or None if the number is
+        unknown."""
         if self.cached_tokens is None or self.sequences is None:
             return None
         if self.sequences == 1:

@@ -1,6 +1,6 @@
 """Hides our wrappers of PyTorch functions from Dynamo, the tracer of torch.compile.
 
-    see_through_wrappers()      # compiled code has the same graphs as without the recorder or the replayer
+    see_through_wrappers()      # compiled code then has the same graphs as in a run without this tool
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _list_original_methods(variables: Any) -> None:
 
 
 def _original_of(function: Any) -> Any:
-    # functools.wraps copies `stands_for` to wrappers that are not ours, such as the `step` of a learning rate scheduler
+    # functools.wraps also copies `stands_for` to wrappers of other packages, such as the `step` of a learning rate scheduler
     is_ours = isinstance(function, FunctionType) and function.__code__.co_filename.startswith(_OURS)
     return getattr(function, "stands_for", function) if is_ours else function
 

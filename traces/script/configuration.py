@@ -15,7 +15,7 @@ SANITIZER = "TRACE_CUDA_SANITIZER"  # replaces the environment variable TORCH_CU
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    # "real"; "recorded": each wait is at least as long as recorded; "synthetic": the first batch is used again and again
+    # "real"; "recorded": each wait is at least as long as recorded; "synthetic": the first batch is used in every step
     loader: str = "real"
     strict: bool = False  # stop at the first GPU operation without an exact match
     # "recorded", "constant", or "compute" (on the CPU)
@@ -28,7 +28,7 @@ class ReplayConfig:
     link_gbps: float = 0.0
     # memory sizes: one for all GPUs, or one per GPU; empty: as recorded
     gpu_memory_bytes: tuple[int, ...] = ()
-    # for each rank: GPU work takes this many times as long as recorded
+    # for each slow rank: its GPU work takes this many times as long as recorded
     slow_ranks: Mapping[str, float] = field(default_factory=dict)
     steps: int = 0  # stop after this many training steps and keep the memory requests; 0: no limit
 
@@ -38,11 +38,11 @@ class LibraryChoice:
     """Selects published step times from the library. A replay without a recording uses the published step times."""
 
     files: tuple[Path, ...]
-    model: str = ""  # a network in the first file; "": the one that the script trains
+    model: str = ""  # a network in the first file, or "" for the network that the script trains
     estimate: bool = False
 
 
-# left by a failed script for `trace stalls`: the error in one line, then its traceback
+# a failed script writes this file for `trace stalls`: the error in one line, and then the traceback
 FAILURE = "failure.txt"
 
 

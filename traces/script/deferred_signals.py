@@ -1,7 +1,7 @@
 """Delays signals such as Ctrl-C while a file is written, so that the file is never incomplete.
 
     with deferred_signals():
-        stream.add("steps", table)      # a Ctrl-C that arrives here raises KeyboardInterrupt after the block
+        stream.add("steps", table)      # if Ctrl-C arrives here, KeyboardInterrupt is raised after the block
     at_exit(recorder.close)             # run once when the interpreter exits, with signals deferred
     at_script_end(recorder.script_ended)    # run once when the main thread has run the script, before exit handlers
     before_abrupt_ends(recorder.close)  # also run before os._exit(0) or os.kill(os.getpid(), signal.SIGKILL)
@@ -24,7 +24,7 @@ from traces.script.patching import patch_around
 
 # Signals of terminals, schedulers and time limits.
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
-# signals that do not end a process by default
+# by default, these signals do not end a process
 _SURVIVED = {getattr(signal, f"SIG{name}", 0) for name in "CHLD CONT URG WINCH STOP TSTP TTIN TTOU".split()}
 
 

@@ -2,8 +2,8 @@
 
     session = ReplaySession(Path("/data/v100.msgpack"), folder, os.getpid())
     result = run_child({"replayer": session}, ["train.py", "--lr", "0.1"])
-    result.returncode  # the script's: 0, 3, 128 + 15 if SIGTERM killed it
-    result.started     # ids of the processes in which the recorder or replayer runs: empty if torch was never imported
+    result.returncode  # the script's exit code, such as 0 or 3, or 128 + 15 if SIGTERM killed the script
+    result.started     # ids of the processes in which the recorder or replayer runs; empty if torch was never imported
 
 The child process imports `bootstrap/sitecustomize.py` before the script runs. With `ranks=8`, the child process forks eight
 ranks and sets torchrun's environment variables.

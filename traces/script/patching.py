@@ -1,9 +1,9 @@
 """Replaces functions of PyTorch, to report when training phases begin and end.
 
-    PATCHES.undo()                                  # torch and Python are as before all patches
+    PATCHES.undo()                                  # restores the original functions of torch and Python
     patch(torch.autograd, backward=scope.wrap(torch.autograd.backward))
     patch_around(torch.jit, load=by_host)           # torch.jit.load(*args) becomes by_host(torch's own load, *args)
-    patch_everywhere(dist.all_reduce, wrapped)      # also where other modules of torch imported it by name
+    patch_everywhere(dist.all_reduce, wrapped)      # also replaces the function in torch modules that imported it by name
 
     scope = PhaseScope("backward", lambda: recorder)
     with scope:         # recorder.enter_phase("backward")
@@ -40,7 +40,7 @@ Argument: TypeAlias = Callable[[Positional, Keywords], Any]  # returns one argum
 class Patches:
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
-        self._replaced: list[tuple[Any, Any, bool]] = []  # an attribute of a module, its replacement, whether torch owns it
+        self._replaced: list[tuple[Any, Any, bool]] = []  # (original function, replacement, True if torch owns it)
 
     def set(self, owner: Any, name: str, value: object) -> None:
         before = _own_attribute(owner, name)
@@ -68,9 +68,9 @@ class Patches:
         for revert in reversed(undo):
             revert()
         originals: dict[int, Any] = {}
-        for before, value, _ in replaced:  # a name may be patched twice
+        for before, value, _ in replaced:  # the same name may have been patched twice
             if getattr(sys.modules.get(getattr(value, "__module__", "")), getattr(value, "__name__", ""), None) is not value:
-                originals[id(value)] = originals.get(id(before), before)  # `value` is our function, not one of torch's
+                originals[id(value)] = originals.get(id(before), before)  # `value` is one of our functions, not one of torch's
         for module, name, original in _importers(originals):
             setattr(module, name, original)
 
@@ -234,7 +234,7 @@ class PhaseListener(Protocol):
 
 class _EntriesOfThread(threading.local):
     def __init__(self) -> None:
-        self.depths: dict[PhaseScope, int] = {}  # of the scopes that the thread has entered
+        self.depths: dict[PhaseScope, int] = {}  # nesting depth of each scope that the thread has entered
 
 
 # shared by all PhaseScope objects, because reading a thread-local object is slow

@@ -19,8 +19,8 @@ Note [After a backward pass]
     Autograd gives each recorded op a new sequence number, which the importer and the replayer compare. Many profiles contain no
     module calls. In such a profile, the importer also begins a forward pass at an op that autograd records, if another backward
     pass follows.
-    The recorder compares the number only before the next backward pass or loss function, so without module calls, the forward
-    pass begins at the end of the previous phase.
+    The recorder compares the number only before the next backward pass or loss function. If there are no module calls, the
+    forward pass therefore begins at the end of the previous phase.
 
 Note [Copies to the GPU]
     The recorder does not see ops that create a tensor, so a copy to the GPU after such ops also begins the phase "h2d". In a
@@ -86,9 +86,9 @@ class PhaseSplitter:
         self.current = ""  # name of the current segment, or "" before the first event
         self.inside = False
         self.segments: list[Segment] = []
-        self.begin_ns: int | None = None  # of the step, see Note [Before the first phase]
+        self.begin_ns: int | None = None  # start of the step, see Note [Before the first phase]
         self._start_ns = 0
-        self._boundary_ns: int | None = None  # end of the last entered segment
+        self._boundary_ns: int | None = None  # end of the last segment that was entered
         self._after_backward = False
         self._may_copy = True  # see Note [Copies to the GPU]
 
@@ -159,7 +159,7 @@ class PhaseSplitter:
             self.segments.append(new_segment((current, self._start_ns, now_ns)))
         elif self.begin_ns is not None:
             if name not in ("loader", "other"):
-                now_ns = max(now_ns, self.begin_ns)  # a profiler may have started after the call that began the step
+                now_ns = max(now_ns, self.begin_ns)  # the profiler may have started later than the call that began the step
                 self.segments.append(new_segment(("other", self.begin_ns, now_ns)))
             else:
                 now_ns = self.begin_ns

@@ -22,10 +22,11 @@ Note [Outermost calls]
 
 Note [Calls of compiled functions]
     The call of a function that torch.compile compiled counts as the call of a module, because calls of modules inside the
-    function are not visible. But the function may run a backward pass, an optimizer's step or a module outside of compiled
-    code, which other hooks report. If the script has an optimizer, the first call of each function is therefore reported only
-    after it has returned. If a hook reported something inside this call, neither this call nor later ones are reported. A
-    function may train with gradients and validate without them, so the two kinds of calls are kept apart.
+    function are not visible. But the function may also run a backward pass, an optimizer's step or a module outside of compiled
+    code. Other hooks report these calls. If the script has an optimizer, the first call of each function is therefore reported
+    only after it has returned. If a hook reported something inside this call, neither this call nor later ones are reported. A
+    function may be called with gradients for training and without gradients for validation, so the two kinds of calls are
+    distinguished.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ SCALAR_READS = ("item", "__bool__", "__float__", "__int__", "__index__", "__comp
 class _SinceBackward(threading.local):
     # number of the thread's autograd nodes after its latest backward pass; None if the thread has called a module since then
     nodes: int | None = None
-    built_graph = False  # by the latest backward pass
+    built_graph = False  # True if the latest backward pass built a graph
 
 
-_EMPTY = CellType()  # a variable of an outer function that has no value
+_EMPTY = CellType()  # a closure variable without a value
 SINCE_BACKWARD = _SinceBackward()  # global, because torch's functions are global
 
 
@@ -86,7 +87,7 @@ class CallListener(patching.PhaseListener, Protocol):
 
 
 class _Reports(threading.local):
-    count = 0  # of this thread's calls of modules, backward passes and optimizer steps
+    count = 0  # number of this thread's module calls, backward passes and optimizer steps
 
 
 _REPORTS = _Reports()
@@ -95,8 +96,8 @@ _REPORTS = _Reports()
 @dataclass
 class _CompiledFunction:
     number: int
-    is_seen: bool | None = None  # calls inside it were reported; None before its first call has returned
-    records: bool = False  # autograd recorded its last call
+    is_seen: bool | None = None  # True if calls inside the function were reported; None before the first call has returned
+    records: bool = False  # True if autograd recorded the last call of the function
 
 
 class ModuleCalls(threading.local):
@@ -155,7 +156,7 @@ class ScriptHooks:
         def next_batch(iterator: Any) -> Any:
             thread = threading.get_ident()
             if (listener := self._listener()) is None or thread in (loading := listener.workload.loading):
-                return fetch(iterator)  # a data set may have its own DataLoader, whose batches are not those of the script
+                return fetch(iterator)  # batches of a DataLoader inside a data set are not batches of the script
             loading.add(thread)
             try:
                 batch = waiting(iterator)
@@ -215,7 +216,7 @@ class ScriptHooks:
 
         def hooked(wrap: Wrapper, call: Call) -> Call:
             wrapped: Any = wrap(call)
-            wrapped.hooked = True  # torch's own mark of a class whose `step` is wrapped
+            wrapped.hooked = True  # torch sets this attribute if the `step` of a class is wrapped
             return wrapped  # type: ignore[no-any-return]
 
         @wraps(patch_class)
@@ -236,7 +237,7 @@ class ScriptHooks:
             _patch_step_function=patch_class_with_phase,
             zero_grad=zeroing.wrap(zero(cls.zero_grad)),
         )
-        for earlier in _subclasses(cls):  # classes of optimizers that the script made before the hooks
+        for earlier in _subclasses(cls):  # optimizer classes that the script defined before the hooks were installed
             if getattr(vars(earlier).get("step"), "hooked", False):
                 patching.patch(earlier, step=hooked(wrap_step_with_phase, vars(earlier)["step"].__wrapped__))
 

@@ -75,7 +75,7 @@ class ScriptSplitter(Generic[ThreadT]):
         self._steps, self.phases = StepSplitter(optimizers), PhaseSplitter()
         self.workload = WorkloadObserver()
         self.thread: ThreadT | None = None
-        # classes of ops that begin no phase, see Note [Ops between recorded phases] in step_tracker.py
+        # classes of ops that do not begin a phase, see Note [Ops between recorded phases] in step_tracker.py
         self.unseen: tuple[int, ...] = ()
         self._has_steps = False
         self._called_module = self.is_in_module = False

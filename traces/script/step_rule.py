@@ -1,7 +1,7 @@
 """Decides when a training or evaluation step of a script ends.
 
     splitter = StepSplitter(optimizers)
-    splitter.loader_entered()                # StepEnd.NOTHING: nothing to end yet
+    splitter.loader_entered()                # StepEnd.NOTHING: no step has begun
     splitter.module_called(id(model), True)  # NOTHING: a forward pass with gradients
     splitter.backward()
     splitter.optimizer_stepped(True)         # TRAINING: a training step has ended
@@ -15,11 +15,11 @@ script calls its model again. The last batches of an epoch may have no optimizer
 the step that contains this evaluation is a training step.
 
 Note [The first optimizer]
-    A script may replace its optimizer, for example Adam by LBFGS. The new optimizer becomes the first optimizer when it makes a
-    step, if the old one has made at least two steps since the previous step of the new one.
+    A script may replace its optimizer, for example Adam by LBFGS. When the new optimizer makes a step, it becomes the first
+    optimizer, if the old one has made at least two steps since the new optimizer's previous step.
     The optimizers of a GAN, in contrast, take turns. If the old optimizer makes a step before the third step of the new one,
     the old one becomes the first optimizer again. After that, another optimizer becomes the first one only if it makes eight
-    steps while the first one makes none, and at least twice as many as in any such period before.
+    steps while the first one makes none. This must be at least twice as many steps as in any earlier period of this kind.
 
 Note [Called twice without gradient]
     A training step may call a teacher model twice without gradients. If the script has an optimizer and uses a batch from a
@@ -68,9 +68,9 @@ from typing import Any
 RECORDERS_MARK = " (trace record)"
 _STOPPED = 8  # see Note [The first optimizer]
 # see Note [Calls without a new batch]
-# the newest batch: of an earlier step, used by a call of a module, not used yet, or none because the DataLoader has ended
+# the newest batch: it belongs to an earlier step, a module has used it, nothing has used it yet, or the DataLoader has ended
 _BEFORE, _USED, _NEW, _ENDED = range(4)
-# a model was last called without a new batch: before the last training step, before the last step of any kind, or after it
+# when a model was last called without a new batch: before the last training step, before the last step, or after the last step
 _LONG_AGO, _EARLIER, _NOW = range(3)
 
 
@@ -83,12 +83,12 @@ class StepEnd(IntEnum):
 class Optimizers:
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self.made = 0  # all optimizers so far, including deleted ones
-        self._numbers: dict[int, int] = {}  # of optimizers by `id()`, in the order in which the script made them
+        self.made = 0  # number of all optimizers so far, including deleted ones
+        self._numbers: dict[int, int] = {}  # numbers of optimizers by `id()`, in order of creation
         # see Note [The first optimizer]; the keys of dictionaries are the numbers of other optimizers
         self._first: weakref.ref[Any] | None = None
-        self.first_number = self._previous_number = 0  # 0: there is none
-        self._steps = 0  # of the first optimizer
+        self.first_number = self._previous_number = 0  # 0 means: no optimizer
+        self._steps = 0  # number of steps of the first optimizer
         self._steps_before: dict[int, int] = {}  # steps of the first optimizer before the other one's last step
         self._steps_since: dict[int, int] = {}  # steps of the other optimizer since the first one's last step
         self._most_between = 0  # the largest number of steps that another optimizer made between two steps of the first
@@ -155,7 +155,7 @@ class StepSplitter:
         self._goes_back = False  # a backward pass has run since the last step of an optimizer, and no step has ended since
         self._newest = _BEFORE
         self._called_again = _EARLIER
-        self._called_before = False  # between the two last training steps
+        self._called_before = False  # whether a model was called without a new batch between the last two training steps
         self.trains_on_batches = False  # the last training step used a new batch
         self._asked = False
         self._more: bool | None = None
@@ -243,7 +243,7 @@ class StepSplitter:
         if self._first is not None and self._first < 0 <= module and not self._backward:
             self._forget_calls()
             if self._newest == _USED:
-                self._newest = _NEW  # the compiled function has not used the batch
+                self._newest = _NEW  # the compiled function did not use the batch
         self._of_plain_tensors = False
         ends = StepEnd.NOTHING
         if grad_enabled or module == self._first:

@@ -10,8 +10,8 @@
 The description covers the first training step or, if the script does not train, the first evaluation step.
 
 Note [A second attempt]
-    After running out of memory, a script may call its model again with a smaller batch, and the second call counts instead of
-    the first. In contrast to accumulated gradients, no backward pass has completed before the second call.
+    After running out of memory, a script may call its model again with a smaller batch. The second call is then used instead of
+    the first. This case differs from accumulated gradients, because no backward pass has completed before the second call.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class WorkloadObserver:
     def __init__(self) -> None:
         self.signature: WorkloadSignature | None = None
         self.is_open = True
-        self.loading = set[int]()  # threads in which a DataLoader runs, which may call transforms that are modules
+        self.loading = set[int]()  # threads that run a DataLoader, whose transforms may be modules
         self.on_every_call: OnCall | None = None
         self._thread = 0
         self.forget()
 
     def forget(self) -> None:
-        # weak references, so a model can be freed
+        # weak references, so that models can be freed
         self._modules: dict[int, weakref.ref[Any]] = {}
         self._inputs: tuple[InputTensor, ...] | None = None
         self._has_gradients = False

@@ -61,9 +61,9 @@ class Modelled:
 
 @dataclass(frozen=True)
 class Stalls:
-    gpu: Pace  # with one batch that is already in memory
+    gpu: Pace  # speed with one batch that is already in memory
     estimated_share: float  # share of GPU time that was estimated (scaled, or from curves and data sheets) instead of recorded
-    prepared: Pace  # with cached files
+    prepared: Pace  # speed with cached files
     fetched: Pace | None  # None if no storage was modelled, or if no file was read from the modelled storage
     batch_samples: float  # samples per batch
     step_batches: int  # batches per step

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from traces.stalls.storage_model import Disk
 
 _PARTS = 8
-_SCRIPT = -1  # stands for the script's process in place of a worker's number
+_SCRIPT = -1  # used instead of a worker's number for the script's process
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class BatchCost:
     cpu_ns: int  # CPU time to decode, transform, collate and hand over the batch
     read_bytes: int = 0  # bytes read from the disk because no cache has them
     seeks: int = 0
-    blocked_ns: int = 0  # time that needs no core, such as waits for the network
+    blocked_ns: int = 0  # time in which the worker needs no CPU core, such as waits for the network
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def simulate_loader(
     CPU cores busy. Raises ValueError if there are no workers."""
     if workers < 1 or cores < 1:
         raise ValueError(f"{workers} workers on {cores} cores cannot be simulated; give at least one of each")
-    if steps is None:  # skips the steps that use prefetched batches
+    if steps is None:  # enough steps to exclude the steps that use prefetched batches
         steps = range(12 * workers, 36 * workers)
     costs = [cost] if isinstance(cost, BatchCost) else list(cost)
     hosts_ns = [host_ns] if isinstance(host_ns, int) else list(host_ns)
@@ -78,7 +78,7 @@ class _Simulation:
     others: float
 
     def __post_init__(self) -> None:
-        self.now_ns = self.others_ns = 0.0  # `others_ns`: time computed by other programs
+        self.now_ns = self.others_ns = 0.0  # `others_ns` is the CPU time of other programs
 
         # Running processes share the CPU cores equally.
         self._work_ns = 0.0
@@ -88,7 +88,7 @@ class _Simulation:
         self._at = list(range(self.workers))
         self._busy = [False] * self.workers
         self._ready: set[int] = set()
-        self._open_ends = 0  # unfinished parts of the script's step: host work, GPU work
+        self._open_ends = 0  # number of unfinished parts (host work, GPU work) of the script's current step
         self._asked_ns = 0.0
         self.got = 0
         self.ended_ns: list[int] = []

@@ -33,7 +33,7 @@ class Disk:
 
     bytes_per_s: float
     latency_ns: int = 0
-    free_ns: int = 0  # when all requested reads are done
+    free_ns: int = 0  # time at which all requested reads are done
 
     def read(self, now_ns: int, size_bytes: int, seeks: int = 1) -> int:
         """Return when a read ends. A read that continues the previous read needs no seek."""

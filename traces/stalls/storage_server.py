@@ -30,7 +30,7 @@ class Loading:
     batches: int = 0
     samples: int = 0
     wall_ns: int = 0  # time to fetch a batch from its data set and collate it
-    cpu_ns: int = 0  # CPU time of the process from one fetch to the next, including handing over
+    cpu_ns: int = 0  # CPU time of the process from one fetch to the next, including sending the batch to the script
     blocked_ns: int = 0  # time in `wall_ns` without computing or waiting for a core (Linux; 0 elsewhere)
     stored_bytes: int = 0  # bytes that this machine's own storage delivered because no cache had them
     waited_ns: int = 0  # time in `wall_ns` spent waiting for the modelled disk
@@ -44,14 +44,14 @@ class Loading:
     workers: int = 0
     prefetch: int = 0  # batches per worker that the loader requests ahead
     process: int = 0
-    evaluation: int = 0  # 1 if a process of a script that computes no gradient fetched the batch
+    evaluation: int = 0  # 1 if the script's own process fetched the batch while gradients were disabled
     evaluates: int = 0  # id of a worker process that loads batches for evaluation
     pinned: int = 0
     pin_ns: int = 0
     pin_cpu_ns: int = 0
     script_batches: int = 0
     script_cpu_ns: int = 0  # CPU time of the script's process between two of its batches
-    script_wall_ns: int = 0  # wall time between batches that the script gets from a loader with workers
+    script_wall_ns: int = 0  # wall time between two batches that the script gets from a loader with workers
     machine_cpu_ns: int = 0  # CPU time of all programs in `script_wall_ns`, on the script's cores (Linux; 0 elsewhere)
 
     def add(self, loading: Loading) -> None:

@@ -29,7 +29,7 @@ ALIKE, APART, CANNOT_BE_TOLD = 0, 1, 3
 class DiffFacts(ComparisonFacts):
     """Contains the comparison of two traces, with times in nanoseconds per step."""
 
-    gate: GateResult | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # the budgets, with `--gate`
+    gate: GateResult | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # result of checking the budgets, with `--gate`
 
 
 def run(
@@ -77,7 +77,7 @@ class DiffByFunctionFacts:
     functions: list[FunctionFacts]
 
 
-_MOST = 25  # maximum number of functions in the table, --json has all functions
+_MOST = 25  # maximum number of functions in the table; --json prints all functions
 
 
 def by_function(first: str, second: str, json: bool) -> int:

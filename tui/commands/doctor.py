@@ -44,7 +44,7 @@ for step in range(3):
     optimizer.zero_grad(); model(torch.ones(4, 8, device="cuda")).sum().backward(); optimizer.step()
 torch.cuda.synchronize()
 """
-# first the GPU: after a CPU-only profile, PyTorch 2.14 records no kernels in that process
+# profile the GPU first, because PyTorch 2.14 records no kernels in a process that has run a CPU-only profile
 _ASK_TORCH = """
 import json, tempfile, os
 import torch
@@ -207,7 +207,7 @@ def _locked_memory() -> Iterator[Diagnosis]:
 
 def _may_lock_anything() -> bool:
     status = Path("/proc/self/status")
-    lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []  # absent on macOS
+    lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []  # macOS does not have this file
     effective = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
     return bool(effective >> _CAP_IPC_LOCK & 1)
 
@@ -223,7 +223,7 @@ def _disk() -> Iterator[Diagnosis]:
 
 
 def usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS has no affinity
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS lacks this
 
 
 def _processors() -> Iterator[Diagnosis]:

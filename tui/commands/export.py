@@ -18,13 +18,13 @@ from tui.running.narration import say
 from tui.running.progress import working
 from tui.trace_names import load_trace
 
-_MOST_NAMED = 8  # files; more files are named by the first and the last
+_MOST_NAMED = 8  # if there are more files, print only the first and the last name
 
 
 @dataclass(frozen=True, slots=True)
 class ExportFacts:
     files: list[str]  # the written files
-    similar_ranks: list[int]  # not written, because they are similar to a written rank
+    similar_ranks: list[int]  # ranks that were not written, because they are similar to a written rank
 
 
 def run(first: str, second: str | None, output: Path, json: bool, *, all_ranks: bool = False) -> int:

@@ -65,7 +65,7 @@ class _FitRun:
     steps: int  # number of training steps
     ended: int  # number of training and evaluation steps
     timeline: Trace | None = None  # timeline of the training process, or of the first rank
-    batch_dimension: int = 0  # of the first input: 1 if the sequence comes first, as by default in nn.LSTM
+    batch_dimension: int = 0  # batch dimension of the first input; 1 if the sequence comes first, as by default in nn.LSTM
 
     @property
     def shape(self) -> Shape:
@@ -145,7 +145,7 @@ def _machine(card: Card, count: int) -> Trace:
     devices = [Device(rank=0, index=i, name=card.names[0], total_memory_bytes=_ROOM_BYTES) for i in range(count)]
     version = importlib.metadata.version("torch")
     built = re.search(r"\+cu(\d+)(\d)", version)
-    machine = Machine(torch=version, cuda=f"{built[1]}.{built[2]}" if built else "12.8")  # default for CPU builds
+    machine = Machine(torch=version, cuda=f"{built[1]}.{built[2]}" if built else "12.8")  # assumed for CPU builds
     steps = Steps.of(number=[0], kind=[StepKind.STEADY], rank=[0], start_ns=[0], duration_ns=[1])
     return Trace(grain="kernel", devices=devices, steps=steps, machines={0: machine})
 

@@ -1,8 +1,8 @@
 """Finds the measured or estimated step time of a script on each GPU.
 
-    known = KnownTimes(need.workload, 32, ran)      # `ran`: the timeline of the run on the first card
+    known = KnownTimes(need.workload, 32, ran)      # `ran` is the timeline of the run on the first GPU
     known.step(card)                # StepTime(41_449_905, "v100/resnet18", is_estimate=False), or None
-    known.limit(card)               # MeasuredLimit(fitted=176, full=177, ...), of v100/resnet152, or None
+    known.limit(card)               # for example of v100/resnet152: MeasuredLimit(fitted=176, full=177, ...), or None
 
 Note [A step that nobody measured]
     The time of each operation on another GPU is estimated as in `trace predict` (replayer/prediction/scaling.py). The GPU time
@@ -12,8 +12,8 @@ Note [A step that nobody measured]
 Note [A rank's step]
     Each rank computes as much as a single GPU. The time of a collective is estimated from its size and the speed of the GPU's
     link (replayer/cost_model/collective_costs.py). Gradient reductions lengthen a step only by the part after the backward
-    pass, as in DistributedDataParallel. All other collectives count in full, so collectives that overlap with the forward pass
-    (FSDP) are overestimated.
+    pass, as in DistributedDataParallel. The full time of all other collectives is added to the step, so collectives that
+    overlap with the forward pass (FSDP) are overestimated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from traces.model.workload import WorkloadSignature
 from traces.names.cards import Card, find_card
 from traces.rates.estimate_errors import EstimateError, network_error, precision_of
 
-ESTIMATED = "estimated"  # an estimated step time has a source that begins with this word
+ESTIMATED = "estimated"  # the source of an estimated step time begins with this word
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class StepTime:
 
 
 class KnownTimes:
-    """Knows the step times of a script. If the script does not train, its steps are forward passes."""
+    """Contains the step times of a script. If the script does not train, its steps are forward passes."""
 
     def __init__(self, workload: WorkloadSignature, batch: int | None, ran: Trace | None, *, trains: bool = True) -> None:
         self._workload = workload
@@ -166,7 +166,7 @@ class KnownTimes:
     def _scaled_ns(self, card: Card) -> Column | None:
         if self._timeline is None:
             return None
-        from replayer.prediction.conditions import Conditions  # imports torch, which times from the library do not need
+        from replayer.prediction.conditions import Conditions  # imports torch, so only import it for estimates
         from replayer.prediction.scaling import Scaling
 
         trace, recording = self._timeline

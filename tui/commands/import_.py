@@ -43,7 +43,7 @@ def run(recordings: list[Path], output: Path | None, json: bool) -> int:
     with working(f"writing {target}"):
         save(trace, target)
     if json:
-        from tui.text.info import import_json  # loads the analyses, which are not needed otherwise
+        from tui.text.info import import_json  # imported here because it imports the analyses, which are not needed otherwise
 
         print(import_json(trace, target))
         return 0

@@ -3,7 +3,7 @@
     list_(Filters(gpu="v100"), json=False)
     show("v100/resnet50", json=False)
     add(Path("train.cells"), name="", json=False)
-    check([Path("train.cells")], json=False)    # 0: accepted, 1: rejected, 2: cannot be read
+    check([Path("train.cells")], json=False)    # returns 0 (accepted), 1 (rejected) or 2 (cannot be read)
     remove("v100/train", json=False)
 """
 
@@ -84,8 +84,8 @@ class CellMemory:
     """Contains the GPU memory needed to train a network at each batch size. All three lists have the same length."""
 
     batches: list[int]  # the batch sizes
-    peak_bytes: list[int]  # peak of a step
-    persistent_bytes: list[int]  # held between steps
+    peak_bytes: list[int]  # peak memory of a step
+    persistent_bytes: list[int]  # memory in use between steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class CellFacts:
     protocol: Json = field(default=None, metadata=OMITTED_IF_NONE)  # how the times were measured
     grain: Json = field(default=None, metadata=OMITTED_IF_NONE)  # "phase", because the times are those of phases
     spread: Json = field(default=None, metadata=OMITTED_IF_NONE)  # what is known about the spread of the times
-    estimated: Json = field(default=None, metadata=OMITTED_IF_NONE)  # what is an estimate
+    estimated: Json = field(default=None, metadata=OMITTED_IF_NONE)  # which values are estimates
     source: dict[str, Json]  # study, repository, commit, source, date, done
     measured: tuple[int, int]  # the first and the last batch size
     measured_batches: int  # number of measured batch sizes

@@ -52,7 +52,7 @@ class _ProcessFiles:
 def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = False) -> int:
     output = record.output or Path(default_name(record.script))
     require_writable(output)
-    before = {part.path for part in _parts(output)}  # files of an earlier, killed run are kept
+    before = {part.path for part in _parts(output)}  # keep the files of an earlier run that was killed
     config = RecordConfig(record.grain, record.warmup, record.clean_steps, record.profiled_steps, record.stacks)
     session = RecordSession(output.absolute(), config)
     with tempfile.TemporaryDirectory(prefix="trace-record-") as folder:
@@ -66,7 +66,7 @@ def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = Fa
         say(line_for(error) or str(error), is_error=True)
         _say_kept(output, parts)
         return result.returncode or 2
-    except KeyboardInterrupt:  # the second Ctrl-C, because the first one ended the script
+    except KeyboardInterrupt:  # this is the second Ctrl-C, because the first one has ended the script
         is_written = bool(parts) and not any(part.path.exists() for part in parts)
         say(f"wrote {output}" if is_written else f"interrupted before {output} was written")
         _say_kept(output, parts)
@@ -91,8 +91,8 @@ def default_name(script: list[str]) -> str:
 def _virtual_gpu(record: RecordOptions, folder: Path) -> dict[str, object]:
     if record.on is None:
         return {}
-    config = ReplayConfig(clock="recorded", loader="recorded")  # keep the times of that recording, not of this machine
-    path, _ = load_replayable(record.on)  # fails before the script runs if the trace is unusable
+    config = ReplayConfig(clock="recorded", loader="recorded")  # use the recorded host times instead of this machine's times
+    path, _ = load_replayable(record.on)  # raises an error before the script runs if the trace is unusable
     return {"replayer": ReplaySession(path, folder, os.getpid(), config=config)}
 
 
@@ -112,7 +112,7 @@ def _conclude(record: RecordOptions, output: Path, parts: list[_ProcessFiles], r
         explain_empty_run(result, "recorded", "did not train, load a batch or call a module")
         return
     with working(f"writing {output}"):
-        recordings = dict(enumerate(map(_whole, parts)))  # os.execv keeps the process id, so count the files
+        recordings = dict(enumerate(map(_whole, parts)))  # use the file's index as key, because os.execv keeps the process id
         of_script = [number for number, part in enumerate(parts) if part.pid == result.pid]
         main = max(of_script, key=lambda number: len(recordings[number].steps), default=NONE)
         by_rank = process_of_each_rank(recordings, main)
@@ -120,9 +120,9 @@ def _conclude(record: RecordOptions, output: Path, parts: list[_ProcessFiles], r
             ranks = f"{len(by_rank)} ranks" if len(by_rank) > 1 else "1 rank"
             say(f"{worked} processes were recorded as {ranks}; the longest recording of each rank is kept")
         trace = merge_ranks([recordings[number] for number in by_rank.values()])
-        if record.on is not None:  # the result must name the recording that its times come from
+        if record.on is not None:  # the result must contain the name of the recording that provided the times
             trace.runs = {rank: _on_virtual_gpu(run, Path(record.on).stem) for rank, run in trace.runs.items()}
-        with deferred_signals():  # otherwise a signal could leave both the partial files and the merged file
+        with deferred_signals():  # otherwise, after a signal, both the partial files and the merged file could remain
             save(trace, output)
             for part in parts:
                 part.path.unlink()
@@ -131,7 +131,7 @@ def _conclude(record: RecordOptions, output: Path, parts: list[_ProcessFiles], r
     if is_brief:
         return
     lines = record_lines(trace, output, record.script)
-    if result.returncode:  # after a failure, print only what was written and what is missing
+    if result.returncode:  # after a failed run, print only what was written and what is missing
         lines = [lines[0], *(lack_lines(trace) if trace.devices else ())]
     for line in lines:
         say(line)
@@ -155,7 +155,7 @@ def _whole(part: _ProcessFiles) -> Trace:
     for path in part.profiles:
         try:
             profiles.append(without_folders(without_short_calls(read_kineto(path, marks_are_steps=True))))
-        except TraceError:  # the file was cut off because the process ended or the disk was full
+        except TraceError:  # the file is incomplete, because the process ended or the disk was full
             recording.problems["unreadable-profile"] = recording.problems.get("unreadable-profile", 0) + 1
     if not profiles:
         return recording

@@ -41,7 +41,7 @@ class Sweep:
     """Contains the batch sizes to record, and the script's option for the batch size, such as "--batch-size"."""
 
     text: str  # the sweep as typed by the user
-    before: str  # "--batch-size=" if the value is in the same word, otherwise "--batch-size "
+    before: str  # text before the value: "--batch-size=", or "--batch-size " if the value is a separate argument
     values: tuple[int, ...]
 
     @classmethod
@@ -89,7 +89,7 @@ def run_sweep(record: RecordOptions) -> int:
             trace = load(recording)
             _say_row(step_times_of(trace), value)
             measured.append(trace)
-            _cells(measured, output, sweep, None)  # written after each run, because a later run may be killed
+            _cells(measured, output, sweep, None)  # write the file after each run, because a later run may be killed
     return _write(measured, output, sweep, None)
 
 
@@ -156,4 +156,4 @@ class _Tee:
 
     def close(self) -> None:
         os.close(self.descriptor)
-        self._thread.join(timeout=10)  # a background process of the script may keep the other end open forever
+        self._thread.join(timeout=10)  # do not wait forever, because a background process of the script may keep the pipe open

@@ -41,7 +41,7 @@ from tui.terminal import is_quiet, is_verbose, terminal_style
 from tui.text.diff import diff_text
 from tui.text.memory import fit_sentences
 
-if TYPE_CHECKING:  # the import needs torch, which the parent process needs only for estimates
+if TYPE_CHECKING:  # this module imports torch, which the parent process needs only for estimates
     from replayer.prediction.predict import Prediction
 
 _STOPPED_BY_USER = {128 + signal.SIGINT, 128 + signal.SIGTERM}
@@ -111,7 +111,7 @@ def _slow_ranks(text: str, nproc: int) -> dict[str, float]:
 def config_for(recorded: Trace, config: ReplayConfig, memory: str) -> ReplayConfig:
     """Return the configuration of a replay. Raise TraceError if `--gpus` or `--gpu-memory` does not fit the recording's number
     of GPUs."""
-    gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # GPUs of one script
+    gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # number of GPUs in one process
     require_recording_of_one_gpu(config.gpus, gpus, bool(len(work_rows(recorded))))
     loader = "recorded" if config.clock == "recorded" else config.loader
     return replace(config, loader=loader, gpu_memory_bytes=_gpu_memory(memory, config.gpus or gpus))
@@ -154,7 +154,7 @@ def _conclude(
         comparison = comparison.without_an_end()
     try:
         _keep(replay, replayed, comparison)
-    except (TraceError, OSError):  # the result is reported even if it could not be saved
+    except (TraceError, OSError):  # print the result even if it could not be saved
         _print_result(replace(replay, output=None), source, result, replayed, comparison)
         raise
     _print_result(replay, source, result, replayed, comparison)
@@ -188,7 +188,7 @@ def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> Non
 def _print_result(
     replay: ReplayOptions, source: ReplaySource, result: ChildResult, replayed: Trace, comparison: Comparison
 ) -> None:
-    if result.returncode:  # the script has printed the error, except after a signal
+    if result.returncode:  # the script has printed the error itself, except after a signal
         if result.ending > 128:
             say(f"{ending_text(result.ending)}, after {counted(len(replayed.steps), 'step')}.")
         for sentence in fit_sentences(comparison.memory):
@@ -219,7 +219,7 @@ def _script_name(replay: ReplayOptions) -> str:
 
 
 def _next_step(replay: ReplayOptions, recording: Path | None) -> str:
-    if recording is None:  # there is no file to compare the replay with
+    if recording is None:  # there is no recording to compare the replay with
         if replay.output is None:
             return "-o REPLAY.msgpack saves the timeline for trace info, view and report"
         return f"trace info {shlex.quote(str(replay.output))}, or trace view {shlex.quote(str(replay.output))}"

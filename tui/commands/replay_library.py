@@ -37,7 +37,7 @@ from tui.text.memory import memory_sentences
 from tui.text.pace import values_sentences
 from tui.trace_names import load_replayable
 
-# how phases are timed if the library entry matches the script's model, and the words for it in a report
+# sources of phase times if the library entry matches the script's model, and their descriptions in reports
 _OF_THE_CELL = {
     "measured": "as measured",
     "interpolated": "interpolated",
@@ -69,12 +69,12 @@ class ReplaySource:
             return self
         recorded, is_estimate = trace_of_library_steps(replayed, self.recorded), not was_measured(replayed)
         if is_estimate:
-            recorded.grain = "kernel"  # to report the GPU time of the replay
+            recorded.grain = "kernel"  # so that the report contains the GPU time of the replay
         return replace(self, recorded=recorded, is_estimate=is_estimate)
 
 
 def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpus: int = 0) -> ReplaySource:
-    # the library's entries are for one GPU
+    # library entries contain the times of one GPU
     choice = None if gpu and estimate and gpus > 1 else choice_of(trace, gpu, estimate)
     if choice is not None:
         require_phases_enough(strict, gpus)
@@ -119,7 +119,7 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
 
 
 def _has_data_sheet(gpu: str) -> bool:
-    with suppress(TraceError):  # the library's own error will suggest similar names
+    with suppress(TraceError):  # ignore this error, because the library's own error message will suggest similar names
         return bool(device_named(gpu))
     return False
 
@@ -161,7 +161,7 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
 def gpu_and_blank_trace(choice: LibraryChoice) -> tuple[Gpu, Trace]:
     file = read_cells(choice.files[0])
     blank = blank_trace(file.gpu, file.source, file.provenance)
-    if choice.estimate:  # the script may be another program, so the study's old PyTorch says nothing about it
+    if choice.estimate:  # an estimate is not for the study's program, so the study's old PyTorch version is removed
         blank.machines = {}
     return file.gpu, blank
 

@@ -38,7 +38,7 @@ from tui.terminal import is_verbose
 # A SATA SSD at the speed of its interface, and a hard disk with 7 200 rpm: half a turn takes 4.2 ms, and a seek about as long.
 DISKS = {"ssd": (530e6, 0), "hdd": (160e6, 8_000_000)}  # bytes per second, and latency in ns
 OWN_DISK = "own"  # this machine's disk: each file is dropped from the page cache before reading
-# bytes in the path of TMPDIR; the path of a Unix socket has at most 103 bytes on macOS, and 107 on Linux
+# maximum length of TMPDIR's path in bytes; the path of a Unix socket has at most 103 bytes on macOS, and 107 on Linux
 _MOST_FOR_SOCKETS = 75
 _LEAST_FREE_BYTES = 16_384  # maximum size of the last block of a timeline
 _BLOCKED = "Waiting in the data set, for example for the network,"
@@ -51,8 +51,8 @@ _RATE = re.compile(
 class StallsFacts(Stalls):
     """Contains the time that a script spends waiting for data, as shares of the step time."""
 
-    preparation_share: float  # a step with cached files would be this share shorter if batches were ready in memory
-    fetch_share: float | None  # a step would be this share shorter if all files were cached; None without a disk
+    preparation_share: float  # how much shorter a step with cached files would be with batches in memory, as a fraction
+    fetch_share: float | None  # how much shorter a step would be if all files were cached, as a fraction; None without `--disk`
 
 
 def disk_of(text: str) -> Disk:
@@ -143,7 +143,7 @@ def _run(
             # stdout is for the results, so the script's output goes to stderr
             result = run_child({"replayer": session}, options.script, stdout=sys.stderr.fileno())
     if shutil.disk_usage(folder).free < _LEAST_FREE_BYTES:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # raised even if the script handled the error
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # raise the error even if the script has handled it
     if result.returncode:
         return Trace(), server.loadings, result.returncode
     timelines = timelines_in(out)

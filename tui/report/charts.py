@@ -97,7 +97,7 @@ def line_chart(
     x_low, x_high = (float(end(end(line.x) for line in lines)) for end in (min, max))
     x_low = x_low if has_whole_x else min(x_low, 0.0)
     y_high = max(float(line.y.max()) for line in lines)
-    if limit is not None and limit[1] < 4 * y_high:  # a distant limit would flatten the curve
+    if limit is not None and limit[1] < 4 * y_high:  # draw only a near limit, because a distant limit would flatten the curve
         y_high = max(y_high, limit[1])
     y_high = (y_high or 1.0) * 1.08
 

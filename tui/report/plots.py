@@ -27,7 +27,7 @@ from tui.view.tables.rows import compared_totals
 _POINTS = 800  # maximum points of a curve
 # kinds of steps that are drawn in a pale colour, because medians do not include them
 _FADED = (StepKind.WARMUP, StepKind.EVALUATION, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)
-_MOST_SINGLE_STEPS = 2_000  # the curve of more steps is thinned
+_MOST_SINGLE_STEPS = 2_000  # curves of more steps show only some of the points
 _MOST_KERNELS = 12
 IDLE_COLOURS = {"busy": "busy"} | {reason: f"r{number}" for number, reason in enumerate(REASONS)}
 

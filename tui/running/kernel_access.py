@@ -23,7 +23,7 @@ _UNKNOWN = Obstacle("torch.profiler reported no device work", "run trace doctor,
 def why_no_kernels(warnings: Iterable[str]) -> Obstacle:
     text = "\n".join(warnings)
     by_error = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    for error in sorted(by_error, key=len, reverse=True):  # longest first, because one name contains another
+    for error in sorted(by_error, key=len, reverse=True):  # longest name first, because some names contain other names
         if error in text:
             return Obstacle(**by_error[error])
     last = next((line for line in text.splitlines() if "CUPTI" in line), "")

@@ -44,7 +44,7 @@ def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
 
 def ending_text(returncode: int) -> str:
     if 128 < returncode <= 128 + signal.NSIG:
-        with suppress(ValueError):  # the number is no signal, so the script chose the exit code
+        with suppress(ValueError):  # this number is not a signal, so the script itself chose the exit code
             return f"{signal.Signals(returncode - 128).name} ended the script"
     return f"the script ended with exit code {returncode}"
 

@@ -20,7 +20,7 @@ _LAUNCHERS = set(
 )
 # a launcher's option for the number of ranks; argparse accepts the shortened form `--nproc`
 _RANKS = re.compile(r"(?:^| )--(?:nproc[-_a-z]*|num[-_](?:processes|gpus))(?:=| )(\S+)")
-# accelerate's option for the number of machines, which share its `--num_processes`
+# accelerate's option for the number of machines; `--num_processes` is the total over all machines
 _MACHINES = re.compile(r"--num[-_]machines(?:=| )([1-9]\d*)")
 
 

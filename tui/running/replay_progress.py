@@ -25,8 +25,8 @@ from tui.running.narration import say
 from tui.running.progress import ERASE
 from tui.terminal import is_quiet
 
-_FIRST_STEP_S = 1  # interval between checks for the first step, time before the first step does not count
-_LOOK_S = (10, 20, 30, 60)  # intervals between printed lines, the last interval repeats
+_FIRST_STEP_S = 1  # seconds between checks for the first step; time before the first step is not counted
+_LOOK_S = (10, 20, 30, 60)  # seconds between printed lines; the last value is used repeatedly
 _STEPS_OPTION = re.compile(r"--(?:max[-_]|num[-_])?(?:steps|iters|iterations)(?:=(\d+))?$")
 
 
@@ -82,7 +82,7 @@ def _print_progress(folder: Path, pid: int, expected: int | None, done: threadin
                 count = StepCount(file)
             now = count.now() if count is not None else 0, time.monotonic()
         except (TraceFormatError, OSError):
-            return  # the folder is gone, or the timeline has a problem that the replay reports at its end
+            return  # the folder was deleted, or the timeline has a problem that the replay reports at the end
         if before[0] and now[0] > before[0]:
             text = progress_text(now[0], expected, (now[0] - before[0]) / (now[1] - before[1]))
             sys.stderr.write(ERASE)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from traces.comparison.comparison_figures import StreamShare
     from traces.rates.achieved_rates import OpRates
 
-Rows = Mapping[str, tuple[Value, ...]]  # the figures of a table by the label of the row
+Rows = Mapping[str, tuple[Value, ...]]  # maps the label of each row to the row's values
 _MOST_OPS, _MOST_MODULES = 10, 16  # maximum rows in text
-# how tables name the times of a phase or of a stage of nn.DataParallel; the keys are the prefixes of the figures' names
+# names in tables for the times of a phase or of a stage of nn.DataParallel; the keys are the prefixes of field names
 PHASE_TIMES = {"": "on the host", "device_": "between events", "busy_": "GPU busy"}
 
 
@@ -44,10 +44,10 @@ class Analysis(NamedTuple):
     missing: str  # the reason if the table is empty
     figures: Sequence[Head]
     rows: Callable[[Sides], list[Rows]]  # the rows of each trace
-    alone: Sequence[int]  # the figures in text about one trace
-    compared: Sequence[int]  # the figures in text about two traces
+    alone: Sequence[int]  # columns to print for one trace
+    compared: Sequence[int]  # columns to print for two traces
     most: int = _MOST_OPS  # maximum rows in text
-    per_call: bool = False  # True if the figures are rates and times per call, so a missing row is not zero
+    per_call: bool = False  # True for rates and times per call; a missing row then means "unknown", not 0
     in_text: Callable[[FigureTable, Sequence[Analyses]], FigureTable] = lambda table, _: table  # completes the table for text
 
     def table(self, sides: Sides, *, text: bool = False) -> FigureTable:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from traces.figures.summary import Summary
 
 _NOTHING = share_text(0)
-WHOLE = "whole"  # the source of steps of a recording in which no steps were found
+WHOLE = "whole"  # the source of the single step of a recording in which no steps were found
 _WAITS_FOR = {
     "data": "data",
     "host": "the host",

@@ -36,7 +36,7 @@ KERNELS_SHOWN = 12
 _NAMES_SHOWN = 3
 _LONGEST_NAME = 30
 _KERNEL_NAME = 60  # maximum length of a kernel's name in a sentence
-_SHARED = 3  # number of a region's figures in a comparison
+_SHARED = 3  # number of values of a region that a comparison shows
 _REGION = (
     Head("GPU time", Unit.TIME), Head("host time", Unit.TIME), Head("calls", Unit.COUNT), Head("fused", Unit.TIME),
     Head("backward", Unit.COUNT), Head("kernels", Unit.COUNT), Head("recompiled", Unit.COUNT),
@@ -60,7 +60,7 @@ def compilation_difference(comparison: Comparison) -> str:
     if both is None or not (both.recorded.is_compiled or both.replayed.is_compiled):
         return ""
     if not comparison.have_gpu_times:
-        return ""  # a trace without kernels does not show whether the script was compiled
+        return ""  # without kernels, a trace does not show whether the script was compiled
     first, second = ("the recording", "the script") if comparison.replay else ("A", "B")
     if not both.replayed.is_compiled and comparison.replay:
         text = f"{first} is compiled and {second} is eager: fused kernels have no counterpart among the eager ops"

@@ -42,7 +42,7 @@ from tui.text.compiled import compared_compiled_tables, compilation_difference, 
 from tui.text.memory import memory_name, memory_sentences, peak_rows
 from tui.text.pace import event_sentences, loader_note, pace_sentences, values_sentences
 
-_SHOWN_CHANGES = 5  # maximum number of shown changes of each kind, the JSON has all changes
+_SHOWN_CHANGES = 5  # maximum number of changes of each kind in the text; the JSON output contains all changes
 _SHOWN_MISSING = 8
 _NAME = 60  # maximum characters of a kernel's name in a sentence
 _ALL = 0.9995  # larger shares are shown as 100.0 %
@@ -358,7 +358,7 @@ class _DiffPage:
         medians = (spread.recorded_ns, spread.replayed_ns)
         of_training = self.of.steps.recorded_ns, self.of.steps.replayed_ns
         if all(of in (None, own) for of, own in zip(medians, of_training, strict=True)):
-            return []  # in pure inference, these batches already count as steps
+            return []  # without training, evaluation batches already count as steps
         return [[spread.label("evaluation batch"), *time_cells(spread.recorded_ns, spread.replayed_ns)]]
 
     def phases(self) -> list[str]:

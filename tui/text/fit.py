@@ -48,8 +48,8 @@ class CardFit:
     step: StepTime | None  # None if unknown
     batch: int | None = None  # the script's own batch size, as its model sees it
     limit: MeasuredLimit | None = None  # the limit of the same model, measured on this GPU
-    other: OtherMemory | None = None  # set if a measured limit does not apply
-    verified: bool | None = None  # True if runs at the limit and one above confirmed it, None without runs
+    other: OtherMemory | None = None  # set only if a measured limit does not apply
+    verified: bool | None = None  # True if runs at the limit and above it confirmed the limit, None without runs
 
     @property
     def fits(self) -> bool:
@@ -137,9 +137,9 @@ class CardFacts:
     largest_batch: int | None  # null if unknown
     largest_batch_from: Literal["measured", "estimated"] | None  # how `largest_batch` was found
     largest_batch_by_allocator: int | None  # in the simulation
-    largest_batch_verified: bool | None  # with `--verify`
+    largest_batch_verified: bool | None  # result of `--verify`
     measured: LimitFacts | None
-    measured_with_other_memory: LimitFacts | None  # does not apply, because the memory peaks differ
+    measured_with_other_memory: LimitFacts | None  # a measured limit that does not apply, because the memory peaks differ
     step_ns: int | None  # null if unknown; an estimate contains only GPU time
     step_from: str | None  # where the step time comes from, such as the name of a library entry
     step_estimated: bool | None  # False if the step time was measured

@@ -77,7 +77,7 @@ def _ended_too_early(trace: Trace, config: RecordConfig) -> list[str]:
     """Return a line if the script ended before the first profiled step."""
     is_training = trace.steps.kind != StepKind.EVALUATION
     word, ran = ("training", int(is_training.sum())) if is_training.any() else ("evaluation", len(trace.steps))
-    first = config.warmup + config.clean + 2  # in the step before the first profiled step, torch.profiler starts
+    first = config.warmup + config.clean + 2  # `+ 2`, because torch.profiler starts in the step before the first profiled step
     if config.grain != "kernel" or not 0 < ran < first:
         return []
     return [

@@ -46,7 +46,7 @@ from tui.view.timeline.status import legend, range_text, status
 from tui.view.timeline.timeline import TimelineView
 from tui.view.timeline.window import Window
 
-WIDE_ENOUGH = 120  # with at least this many columns, tables are beside the lanes instead of below
+WIDE_ENOUGH = 120  # in windows with at least this many columns, tables are beside the timeline; otherwise they are below
 HIGH_ENOUGH = 30  # with at least this many lines, the legend is shown by default
 _OUTPUT_LINES = 8
 _OUTPUT_S = 0.25
@@ -204,9 +204,9 @@ class ViewApp(App[int]):
                     return
                 self._seen.clear()
                 self.post_message(self.Arrived(stage))
-                self._seen.wait(_DRAWN_S)  # otherwise the next stage would delay the drawing of this scene
+                self._seen.wait(_DRAWN_S)  # otherwise loading the next stage would delay the drawing of this scene
         except Exception as error:
-            self.failure = error  # the caller of `run` reports it after the app has closed
+            self.failure = error  # the caller of `run` prints the error after the app has closed
             self.call_later(self.exit, 2)
 
     def on_unmount(self) -> None:

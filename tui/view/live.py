@@ -2,7 +2,7 @@
 
     live = Live(("v100", recorded), folder_of_timelines)
     for stage in live.stages(): ...          # one stage after each step, or after several short steps
-    live.finish(0)                           # the script has ended with exit code 0, so the last stage is complete
+    live.finish(0)                           # the script has ended with exit code 0; the last stage is then complete
 
 The replay appends each step's events to a file (traces/format/growing_file.py).
 """

@@ -1,7 +1,7 @@
 """Computes sums over a time range of a trace, such as the GPU busy time.
 
     sums = range_sums(scene, axis, begin_ns, end_ns)[0]
-    sums.length_ns, sums.busy_ns       # length of the trace's part of the range, and busy time summed over devices
+    sums.length_ns, sums.busy_ns       # length of the range within the trace, and busy time summed over devices
     sums.kernels["volta_sgemm_nn"]     # Totals; total_ns counts only the part of a span within the range
 """
 

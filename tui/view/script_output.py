@@ -1,9 +1,9 @@
 """Stores a script's output while the timeline app uses the terminal.
 
     with ScriptOutput.of_terminal() as output:
-        Popen([...], stdout=output.stdout, stderr=output.stderr)    # a descriptor, or None: inherited
+        Popen([...], stdout=output.stdout, stderr=output.stderr)    # file descriptors, or None to inherit them
         app.run()                                                   # shows output.tail(20)
-        output.release()                                            # prints everything kept, and new output at once
+        output.release()                                            # prints stored output, and new output immediately
 
 The pseudo-terminal lets the script print colours and progress bars.
 """
@@ -57,7 +57,7 @@ class ScriptOutput:
     def __init__(self, stdout: bool, stderr: bool) -> None:
         self._master, slave = pty.openpty()
         attributes = termios.tcgetattr(slave)
-        attributes[1] &= ~termios.OPOST  # the real terminal translates newlines, so the pseudo-terminal must not
+        attributes[1] &= ~termios.OPOST  # do not translate newlines, because the real terminal does it
         termios.tcsetattr(slave, termios.TCSANOW, attributes)
         size = shutil.get_terminal_size()
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size.lines, size.columns, 0, 0))
@@ -82,7 +82,7 @@ class ScriptOutput:
 
     def __exit__(self, *exc: object) -> None:
         self.release()
-        os.close(self._slave)  # the reader gets end of file when no process has the other end open
+        os.close(self._slave)  # the reader sees the end of the file only after all processes have closed the other end
         self._reader.join(timeout=1)  # a leftover process of the script may still have the other end open
         self._kept.close()
 
@@ -100,7 +100,7 @@ class ScriptOutput:
                 self._print(data)
 
     def _print(self, data: bytes) -> None:
-        with suppress(OSError, ValueError):  # the terminal is gone
+        with suppress(OSError, ValueError):  # the terminal was closed
             self._to.buffer.write(data)
             self._to.flush()
 

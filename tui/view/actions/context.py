@@ -20,7 +20,7 @@ class ViewContext:
     def __init__(self, app: App[Any], tell: Callable[[str], None]) -> None:
         self._app = app
         self.tell = tell
-        self.following = False  # whether each new step of a live replay moves the window
+        self.following = False  # True if the window moves with each new step of a live replay
 
     @property
     def timeline(self) -> TimelineView:

@@ -10,7 +10,8 @@ from tui.view.scene.difference import Difference
 from tui.view.scene.scene import Scene
 from tui.view.timeline.spans import duration_of, find_span, position_of
 
-# margin on both sides of the shown difference, as a share of its length: wide for kernels, narrow for phases
+# margin on both sides of a shown difference, as a share of the difference's length; kernels get a wide margin, and phases a
+# narrow one
 _BESIDE = {"device": 6.0, "phases": 0.25}
 
 

@@ -19,7 +19,7 @@ from traces.figures.measure import window_ns
 from traces.model.trace import NONE, Column, Trace
 from tui.view.scene.axis import Axis, SlotTimes
 
-ANCHOR_NS = 5_000  # maximum drift between counterparts: each new gap lengthens the axis
+ANCHOR_NS = 5_000  # maximum distance between counterparts; a smaller value would add more gaps and lengthen the axis
 
 
 class Alignment(Enum):

@@ -70,7 +70,7 @@ class SlotTimes:
         crossed = run[1:] - run[:-1]
         column = np.repeat(column, crossed + 1)
         first = np.cumsum(crossed + 1) - (crossed + 1)
-        runs = run[:-1][column] + np.arange(len(column)) - first[column]  # the run that contains each interval
+        runs = run[:-1][column] + np.arange(len(column)) - first[column]  # for each interval, the run that contains it
         begin, end = self._run_start_ns[runs], self._run_end_ns[runs]
         begin[first] = times[:-1]
         end[first + crossed] = times[1:]
@@ -78,13 +78,13 @@ class SlotTimes:
 
     def positions(self, time_ns: int) -> Column:
         held = (self.start_ns <= time_ns) & (time_ns < self.end_ns)
-        if not held.any():  # the end of a trace's data is shown where the gap begins
+        if not held.any():  # a time at the end of a slot is shown at the start of the following gap
             held = self.end_ns == time_ns
         return np.asarray(self.at_ns[held] + time_ns - self.start_ns[held])
 
     def every_position(self, time_ns: Any) -> tuple[Column, Column]:
         times = np.asarray(time_ns, dtype=np.int64)
-        back = np.flatnonzero(self.start_ns[1:] < self.end_ns[:-1]) + 1  # a step is shown again, so trace time jumps back
+        back = np.flatnonzero(self.start_ns[1:] < self.end_ns[:-1]) + 1  # if a step is shown twice, times jump back
         found: list[tuple[Column, Column]] = [(times[:0], times[:0])]
         for slots in np.split(np.arange(len(self.start_ns)), back):
             place = containing(self.start_ns[slots], self.end_ns[slots], times)

@@ -30,7 +30,7 @@ class Category(IntEnum):
     COPY = 11
     COLLECTIVE = 12
     OP = 13
-    RUNTIME = 14  # a GPU runtime call that returns at once
+    RUNTIME = 14  # a GPU runtime call that does not wait
     WAIT = 15  # a call that waits for the GPU
     ANNOTATION = 16
     PYTHON = 17

@@ -27,7 +27,7 @@ Glyphs = npt.NDArray[np.str_]
 
 EIGHTHS = np.array(list(" ▁▂▃▄▅▆▇█"))
 INSTANT = "▏"
-NAME_COLUMNS = 5  # narrower spans show no name
+NAME_COLUMNS = 5  # minimum width of a span that shows its name
 _LEAST_ROOM = 4  # columns for a shortened name
 SAME_SHARE = 0.05  # smaller differences of busy share in a column count as equal
 
@@ -43,11 +43,11 @@ BEHIND = 8
 
 class Sign(IntEnum):
     BLANK = 24
-    MORE = 25  # the replay is busier
+    MORE = 25  # the GPU is busier in the second trace
     LESS = 26
     ALIKE = 27
     OTHER_WORK = 28  # equally busy, but with different work
-    LATER = 29  # time that only the replay has, because the replay waits longer
+    LATER = 29  # time in which only the replay waits
     EARLIER = 30  # time that only the recording has
 
 
@@ -146,7 +146,7 @@ def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[Cha
     numbers = np.array(kinds or [Category.OTHER], dtype=np.uint16)
     parts = []
     for below in range(0, 8 * lines, 8):
-        held = np.clip(tops, below, below + 8) - np.clip(bottoms, below, below + 8)  # rows are kinds, columns are columns
+        held = np.clip(tops, below, below + 8) - np.clip(bottoms, below, below + 8)  # rows: categories; columns: screen columns
         largest = np.argmax(held, axis=0)
         filled = held.sum(axis=0)
         cells = _columns(filled, numbers[largest], hanging)
@@ -176,7 +176,7 @@ def _piled(levels: Column, kinds: Column, lines: int, hanging: bool) -> list[Cha
 
 
 def _columns(levels: Column, kinds: Column, hanging: bool) -> CharacterRow:
-    cut = hanging & (levels < 8)  # a full cell looks the same with and without inversion
+    cut = hanging & (levels < 8)  # full cells are not inverted, because they look the same
     glyphs = EIGHTHS[np.where(cut & (levels > 0), 8 - levels, levels)]
     paints = np.where(levels > 0, kinds | np.where(cut, HANGING, 0), Sign.BLANK).astype(np.uint16)
     return CharacterRow(glyphs, paints)

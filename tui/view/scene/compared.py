@@ -2,7 +2,7 @@
 
     sides = kernel_differences(recorded, replayed, found)    # by row of the two device tables
     lane_sums = Sums(lane, sides[1])
-    changed_ns, other_ns = lane_sums.columns(side, edges_ns) # the extra duration, and the time with another kernel
+    changed_ns, other_ns = lane_sums.columns(side, edges_ns)  # extra duration, and time in which another kernel runs
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tui.view.scene.axis import SlotTimes
 from tui.view.scene.character_rows import SAME_SHARE, SIGNS, Busy, CharacterRow, Sign, change_characters, has_events
 from tui.view.scene.lanes import Lane
 
-_GAP_SHARE = 0.25  # minimum share of a column: shorter time in only one trace is ignored
+_GAP_SHARE = 0.25  # time in only one trace is ignored if it is less than this share of a column
 
 
 def kernel_differences(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, Column]:

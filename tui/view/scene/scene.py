@@ -53,7 +53,7 @@ class SceneRow:
     key: TrackKey
     label: str
     tracks: tuple[Track | None, ...]
-    similar: int | None = None  # the first of the similar ranks, if the row's rank is one of them
+    similar: int | None = None  # number of the first similar rank, if the row belongs to one of several similar ranks
 
     @property
     def kind(self) -> TrackKind:
@@ -126,7 +126,7 @@ class Scene:
         found = counterparts(first, second, self.step_pairs)
         axes = {**self._axes, Alignment.COUNTERPART: alignment.by_counterpart(first, second, found)}
         scene = replace(self, counterparts=found, _axes=axes, _sums={}, _compared=kernel_differences(first, second, found))
-        for number, row in enumerate(scene.rows):  # in the loading thread, so that the first frame is fast
+        for number, row in enumerate(scene.rows):  # this runs in the loading thread, so that the first frame is fast
             if row.similar is None or row.key.position == SIMILAR:
                 scene.sums(number)
         return scene

@@ -2,7 +2,7 @@
 
     tracks = gpu_tracks(trace)
     tracks[TrackKey(TrackKind.GPU, 0, 0, 7)].label   # "cuda:0 stream 7"
-    {**tracks, **host_tracks(trace)}            # most spans of a trace are host spans, so they are loaded last
+    {**tracks, **host_tracks(trace)}            # host tracks are loaded last, because most spans are host spans
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class TrackKind(IntEnum):
 class TrackKey(NamedTuple):
     kind: TrackKind
     rank: int
-    position: int = 0  # for example the index of a GPU, or a number for a host thread
-    detail: int = 0  # for example the number of a CUDA stream, or the depth of a call stack
+    position: int = 0  # for example, the index of a GPU or the number of a host thread
+    detail: int = 0  # for example, the number of a CUDA stream or the depth in a call stack
 
 
 class Fold(NamedTuple):

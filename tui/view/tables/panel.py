@@ -76,7 +76,7 @@ class TablePanel(Widget):
         super().__init__()
         self.source: Callable[[str], TabTable] | None = None
         self._of: dict[str, TabTable] = {}
-        self._sorted: dict[str, tuple[int, bool]] = {}  # by tab: the sorted column, and whether the order is ascending
+        self._sorted: dict[str, tuple[int, bool]] = {}  # for each tab: the sorted column, and True for ascending order
         self._shown: list[TableRow] = []
 
     def compose(self) -> ComposeResult:
@@ -110,7 +110,7 @@ class TablePanel(Widget):
     def open(self, tab: str | None = None) -> None:
         self.add_class("open")
         if tab is not None and tab != self.tab:
-            self.query_one(Tabs).active = tab  # changing the active tab also fills the table
+            self.query_one(Tabs).active = tab  # setting the active tab also fills the table
         else:
             self._fill()
         self.rows.focus()

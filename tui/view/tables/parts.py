@@ -1,6 +1,6 @@
 """Defines the tables of the timeline app.
 
-    csv_text(table)                            # values in the units given in the headings, and full names
+    csv_text(table)                            # values have the units in the column headings, and names are not shortened
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _ENDINGS = {
     Ending.UNSEEN: "not recorded; this is the time of the call that launched the work",
 }
 _LABEL = 12
-_HEAD = 280  # maximum length of the name above the facts; a longer name is repeated in full below them
+_HEAD = 280  # maximum length of the name at the top; a longer name is printed again in full at the bottom
 _FRAMES = 8  # maximum number of innermost frames of a call stack
 
 

@@ -114,7 +114,7 @@ def label_of(window: Window, line: WindowLine, width: int) -> str:
     if line.head:
         label = _folded_mark(window, row) + row.label
         if row.kind == TrackKind.HOST and None in row.tracks:
-            label += f" {scene.words[line.part.value]}"  # the row has only this line, or the other trace's line is empty
+            label += f" {scene.words[line.part.value]}"  # name the trace, because only one of the two traces has this row
         return _fitted(label, width)
     if line.level:
         return _scale(scene, line, width).rjust(width) if row.is_curve else " " * width

@@ -3,7 +3,7 @@
     launcher(scene, kernel)              # the op that launched it
     launched(scene, op)                  # the first kernel that it launched
     backward(scene, kernel)              # the first kernel of the backward op, if the kernel's op is a forward op
-    position_among(window, span, 1)         # (the next span with the same name, its axis position, 5, 96): the 5th of 96
+    position_among(window, span, 1)         # (next span with this name, its axis position, 5, 96): the 5th of 96 spans
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def launched(scene: Scene, span: Span) -> Span | None:
 
 def launched_rows(trace: Trace, number: int) -> Column:
     host = trace.host
-    own = np.flatnonzero(host.thread == host.thread[number])  # rows are ordered by start time, so nested spans follow
+    own = np.flatnonzero(host.thread == host.thread[number])  # rows are sorted by start time, so nested spans come later
     behind = own[0] + np.searchsorted(host.start_ns[own], int(host.end_ns[number]), side="left") if len(own) else number
     launch = trace.device.launch
     rows = np.flatnonzero((launch >= number) & (launch < max(int(behind), number + 1)))

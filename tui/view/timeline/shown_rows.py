@@ -3,7 +3,7 @@
     rows = ShownRows(scene, height=30)
     rows.shown                # (0, 1, 4): rows of the scene, from top to bottom
     rows.lines[3].part        # what the fourth line of the picture shows: LinePart.SECOND
-    rows.toggle("memory")     # rows.shown, heights and lines are then recomputed
+    rows.toggle("memory")     # also updates rows.shown, the heights and the lines
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from functools import cached_property
 from tui.view.scene.scene import Scene, SceneRow
 from tui.view.scene.tracks import Fold, TrackKey, TrackKind
 
-_LEAST_LINES = {TrackKind.MEMORY: 2}  # minimum lines per row and trace, other kinds of rows have 1
+_LEAST_LINES = {TrackKind.MEMORY: 2}  # minimum number of lines per row and trace; 1 for all other kinds of rows
 _MOST_LINES = dict.fromkeys(TrackKind, 2) | {TrackKind.GPU: 12, TrackKind.MEMORY: 8, TrackKind.PHASES: 4}
-# the order in which kinds of rows get the lines that are left in the window
+# the kinds of rows that get additional lines if the window has free lines, in this order
 _ORDER = """
 GPU MEMORY GPU PHASES GPU MEMORY HOST GPU LOADER COLLECTIVES PARTS
 GPU PHASES GPU MEMORY GPU GPU MEMORY GPU PHASES GPU MEMORY GPU MEMORY
@@ -39,7 +39,7 @@ class WindowLine:
     row: int
     part: LinePart
     level: int = 0
-    head: bool = False  # the first line of a row, which has the label
+    head: bool = False  # True for the first line of a row, which shows the label
 
 
 class ShownRows:
@@ -85,7 +85,7 @@ class ShownRows:
         sides = [LinePart.FIRST] if len(self.scene.traces) == 1 else [LinePart.FIRST, LinePart.SECOND]
         if self.swapped:
             sides.reverse()
-        if row.kind == TrackKind.HOST:  # no line of differences, because a replay lacks some recorded calls
+        if row.kind == TrackKind.HOST:  # host rows have no line of differences, because a replay lacks some recorded calls
             return [part for part in sides if row.tracks[part.value] is not None]
         return sides if len(sides) == 1 else [*sides, LinePart.DIFFERENCE]
 

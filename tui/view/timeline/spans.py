@@ -120,7 +120,7 @@ def counterpart(scene: Scene, span: Span, by: Alignment, near_ns: int) -> Span |
     if step == NONE or not over:
         return None
     ours, theirs = scene.traces[span.side], scene.traces[other]
-    if len(over) > 1:  # the axis position selects one of several replayed steps
+    if len(over) > 1:  # several replayed steps are possible, so the axis position selects one of them
         shown_ns = int(scene.axis(by).sides[other].times([near_ns])[0])
         begin, end = theirs.steps.start_ns, theirs.steps.end_ns
         over.sort(key=lambda row: max(int(begin[row]) - shown_ns, shown_ns - int(end[row]), 0))

@@ -107,7 +107,7 @@ def legend(window: Window, drawing: Drawing, palette: Palette, width: int) -> Te
     for mark, style, words in parts:
         if lines[-1].cell_len + len(words) + 2 > width:
             lines.append(Text())
-        lines[-1].append(f"{mark} ", style)  # a space at the start would be dropped by some SVG viewers
+        lines[-1].append(f"{mark} ", style)  # the space is at the end, because some SVG viewers drop spaces at the start
         lines[-1].append(f"{words}  ")
     most = -(-_LEGEND_COLUMNS[two] // max(width, 1))
     return Text("\n").join([*lines, *[Text()] * (most - len(lines))][:most])

@@ -1,7 +1,7 @@
 """Stores the visible time range of the timeline and the position of the cursor.
 
     window = Window(scene, columns=110, height=30)
-    window.zoom(0.5)                      # half as much time, around the cursor
+    window.zoom(0.5)                      # shows half as much time, around the cursor
     window.rows.lines[window.line].part   # what the cursor's line shows: LinePart.SECOND
 
 All positions are nanoseconds on the time axis.
@@ -53,7 +53,7 @@ class Window:
     @property
     def edges_ns(self) -> Column:
         of = self.start_ns, self.ns_per_column, self.columns
-        if self._edges is None or self._edges[0] != of:  # every line of a frame uses the same edges
+        if self._edges is None or self._edges[0] != of:  # cached, because every line of a frame uses the same edges
             edges = np.floor(self.start_ns + np.arange(self.columns + 1) * self.ns_per_column).astype(np.int64)
             self._edges = of, edges
         return self._edges[1]
@@ -201,7 +201,7 @@ class Window:
         wanted = [n for n in here if side is None or self.rows.lines[n].part.value == side]
         if here:
             self.line = (wanted or here)[0]
-        elif self.rows.lines:  # the cursor's row is gone, so the cursor moves to the first line of its successor
+        elif self.rows.lines:  # the cursor's row no longer exists, so the cursor moves to the first line of the next row
             self._to_row(self.rows.lines[self.line].row)
         self._keep_line_in_sight()
 
@@ -210,7 +210,7 @@ class Window:
         self.ns_per_column = span / self.columns
         slack = MARGIN * span
         furthest = max(self.axis.length_ns + slack - span, 0.0)
-        # rounded to whole nanoseconds, because columns as short as one nanosecond would jitter otherwise
+        # round to whole nanoseconds, because columns of about one nanosecond would jitter otherwise
         self.start_ns = float(round(min(max(start_ns, min(-slack, self.axis.length_ns - span)), furthest)))
 
     def _on_axis(self, at_ns: float) -> int:
