@@ -29,20 +29,21 @@ if TYPE_CHECKING:
 
 
 class _AskedClass(threading.local):
-    cls: type | None = None  # class for the next alias of a virtual tensor in this thread
-    is_shared = False  # torch.from_dlpack makes a view
-    whole_attributes = False  # `__dict__` contains our attributes, see Note [Attributes of scripts] in tensor/tensor.py
+    cls: type | None = None  # the next view that this thread makes of a virtual tensor gets this class
+    is_shared = False  # True while torch.from_dlpack makes a view
+    # True if `__dict__` contains the replayer's attributes, see Note [Attributes of scripts] in tensor/tensor.py
+    whole_attributes = False
 
 
 class _Scope(threading.local):
-    within = False  # this thread is inside a certain method
+    within = False  # True while this thread is inside a certain method
 
 
 class ReplayerState:
     def __init__(self) -> None:
         self.make: Callable[[], VirtualGpu] | None = None
         self.gpu: VirtualGpu | None = None
-        self.described: VirtualGpu | None = None  # made for `describe_gpu`, until the script uses the GPU
+        self.described: VirtualGpu | None = None  # a GPU for `describe_gpu`, used until the script uses the GPU
         self.finish: Callable[[], None] = lambda: None
         self.flush: Callable[[], None] = lambda: None  # writes the timeline so far
         # True if the parent process had used the GPU before the fork; CUDA does not work in such a process
@@ -53,27 +54,31 @@ class ReplayerState:
         self.computing = False
         self.rank: Rank | None = None  # set only if it differs from the environment variables
         self.view = _AskedClass()
-        self.moving = _Scope()  # Tensor.to, Tensor.cuda or Tensor.copy_
-        self.reading = _Scope()  # a method of torch.Tensor such as `item`
+        self.moving = _Scope()  # inside Tensor.to, Tensor.cuda or Tensor.copy_
+        self.reading = _Scope()  # inside a method of torch.Tensor such as `item`
         self.inference_mode_used = False  # see Note [Views in inference mode] in tensor/allocation.py
-        # kept until the process ends, because a torch.library.Library unregisters its kernels when it is freed
+        # these libraries exist until the process ends, because a freed torch.library.Library unregisters its kernels
         self.kept: list[Library] = []
         self.optimizers = Optimizers()
-        self.compiling = 0  # the thread in which AOTAutograd traces a graph
-        self.capturing = False  # a CUDA graph is being captured; its replays may produce other values
-        self.graph_outputs: dict[int, TorchAny] = {}  # compiled.graph_outputs.GraphOutputs by device
-        self.check_inputs: Callable[[TorchAny, TorchAny, TorchAny], None] | None = None  # called before each op
+        self.compiling = 0  # id of the thread in which AOTAutograd traces a graph, or 0
+        # True during the capture of a CUDA graph, because launches of the graph may produce other values
+        self.capturing = False
+        self.graph_outputs: dict[int, TorchAny] = {}  # for each device, a compiled.graph_outputs.GraphOutputs
+        # the replayer calls this function before each op
+        self.check_inputs: Callable[[TorchAny, TorchAny, TorchAny], None] | None = None
         self.masks_are_full = False
-        self.sync_debug_mode = 0  # of torch.cuda.set_sync_debug_mode: 1 warns, 2 raises
-        self.on_sync: Callable[[TorchAny], None] | None = None  # receives the torch.cuda.Stream, or None for the current one
-        self.generators: WeakValueDictionary[int, TorchAny] = WeakValueDictionary()  # by address of the C++ generator
-        # while DistributedDataParallel creates its Reducer, see Note [The map of used parameters] in
+        self.sync_debug_mode = 0  # set by torch.cuda.set_sync_debug_mode: 1 warns, 2 raises an error
+        # the argument is a torch.cuda.Stream, or None for the current stream
+        self.on_sync: Callable[[TorchAny], None] | None = None
+        self.generators: WeakValueDictionary[int, TorchAny] = WeakValueDictionary()  # keys: addresses of C++ generators
+        # True while DistributedDataParallel creates its Reducer, see Note [The map of used parameters] in
         # distributed/process_group.py
         self.makes_reducer = False
         # True while DistributedDataParallel's C++ code waits for all-reduces (Note [Futures in the backward pass] in
         # distributed/work_future.py)
         self.reducer_reads_now = False
-        self.futures_of_hook: list[TorchAny] | None = None  # made while the Reducer runs its own communication hook
+        # futures that were created while the Reducer ran its own communication hook
+        self.futures_of_hook: list[TorchAny] | None = None
 
     def after_fork(self) -> None:
         self.forked_in_use = self.forked_in_use or self.gpu is not None
@@ -129,7 +134,8 @@ def gpu() -> VirtualGpu:
     if made is not None:
         return made
     if STATE.forked_in_use:
-        from replayer.cuda_error import CudaError  # imports torch, which this module must not do
+        # import it here, because it imports torch, and this module must not import torch at the top
+        from replayer.cuda_error import CudaError
 
         raise CudaError.INITIALIZATION.to_torch()
     with STATE.lock:

@@ -1,7 +1,7 @@
 """Patches `open` and the DataLoader, so that `trace stalls` can measure how batches are loaded and simulate a slow disk.
 
     install(torch, StorageClient(path))
-    open("cat.jpg", "rb").read()      # within a Dataset's __getitem__: waits until the modelled disk has delivered
+    open("cat.jpg", "rb").read()      # within a Dataset's __getitem__: waits until the simulated disk has delivered the data
 
 Files opened by C or C++ code, such as `cv2.imread`, are not counted.
 """
@@ -106,14 +106,14 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     data: Any = torch_module.utils.data
     for fetcher in (data._utils.fetch._MapDatasetFetcher, data._utils.fetch._IterableDatasetFetcher):
         patch_around(fetcher, fetch=_measured_fetch(storage, fetching))
-    pinning: Any = data._utils.pin_memory  # pins a batch, and calls itself for each item
+    pinning: Any = data._utils.pin_memory  # this function pins a batch, and calls itself for each item of the batch
     pin = OutermostCalls().wrap("pin_memory", pinning.pin_memory, lambda *_: _measured_pinning(storage))
     patch(pinning, pin_memory=pin)
     patch_around(data.dataloader._MultiProcessingDataLoaderIter, _next_data=_measured_next_batch(storage))
 
 
 def _measured_fetch(storage: StorageClient, fetching: _Fetch) -> Any:
-    before_ns: dict[int, int] = {}  # by worker process
+    before_ns: dict[int, int] = {}  # keys: ids of worker processes
 
     def measured(fetch: Any, fetcher: Any, indices: Any) -> Any:
         in_worker = torch.utils.data.get_worker_info() is not None

@@ -48,7 +48,7 @@ def install(folder: Path) -> None:
 
 
 def _write_facts(facts: Path) -> None:
-    here = describe_gpu()  # nvidia-smi does not initialize CUDA in the process that starts it
+    here = describe_gpu()  # nvidia-smi does not initialize CUDA in the calling process
     devices: list[SmiDevice] = [
         {
             "name": device.name,

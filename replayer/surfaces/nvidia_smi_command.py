@@ -27,7 +27,7 @@ class SmiDevice(TypedDict):
     name: str
     total_mib: int
     used_mib: int
-    capability: str  # the compute capability, such as "7.0"
+    capability: str  # compute capability such as "7.0"
 
 
 class SmiFacts(TypedDict):

@@ -1,7 +1,7 @@
 """Emulates NVIDIA's monitoring library NVML for torch.cuda and for the package `pynvml`.
 
-    torch.cuda.utilization()                    # percent of the time since the last call in which kernels ran
-    import pynvml; pynvml.nvmlInit()            # a stand-in, whether or not the package is installed
+    torch.cuda.utilization()                    # percentage of the time since the last call during which kernels ran
+    import pynvml; pynvml.nvmlInit()            # the replayer's own `pynvml`, even if the package is installed
     pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
 
 Queries of temperature, power and clock rates raise `NVMLError_NotSupported`.
@@ -87,7 +87,7 @@ def pynvml_module(utilization: _Utilization, cuda: Any) -> Any:
         if not cuda.is_initialized():
             return []
         used = describe_gpu().devices[handle.index].memory.usage.used_bytes
-        unsliced = 0xFFFFFFFF  # the GPU is not divided into instances
+        unsliced = 0xFFFFFFFF  # the GPU is not divided into MIG instances
         own = SimpleNamespace(pid=os.getpid(), usedGpuMemory=used, gpuInstanceId=unsliced, computeInstanceId=unsliced)
         return [own]
 

@@ -94,7 +94,7 @@ class PatchedTime:
 
 def _others_run() -> bool:
     if threading.active_count() > 1 or rank().local_count > 1 or not hasattr(os, "waitid"):
-        return True  # perhaps: macOS has os.waitid since Python 3.13
+        return True  # other threads or processes may run; Python before 3.13 has no os.waitid on macOS
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -107,7 +107,8 @@ def uses_os_timeouts(module: str) -> bool:
 
 
 def _caller_waits_for_real() -> bool:
-    caller = sys._getframe(1).f_back  # None if C code calls, for example `atexit.register(time.sleep, 1)`
+    # the caller is None if C code made the call, for example after `atexit.register(time.sleep, 1)`
+    caller = sys._getframe(1).f_back
     return caller is not None and uses_os_timeouts(caller.f_globals.get("__name__", ""))
 
 

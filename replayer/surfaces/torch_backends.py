@@ -19,9 +19,9 @@ from traces.script.patching import PATCHES, patch
 
 # reported if no version was recorded
 ASSUMED_CUDNN = 90100
-ASSUMED_CUDA = "12.4"  # if no version was recorded and torch is built without CUDA
+ASSUMED_CUDA = "12.4"  # reported if no version was recorded and torch was built without CUDA
 
-_FFT_PLANS = 4096  # PyTorch's default
+_FFT_PLANS = 4096  # PyTorch's default number of plans
 
 
 def flag_functions(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[[TorchAny], None]]:
@@ -64,7 +64,7 @@ def install(torch_module: ModuleType) -> None:
     answers = {f"can_use_{name}_attention": partial(can_use_attention, kernel) for name, kernel in kernels.items()}
     patch(torch_module.backends.cuda, **answers)
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # an object since PyTorch 2.11
+    # since PyTorch 2.11, `torch.backends.cudnn.rnn` is an object instead of a module
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))
     if torch_module.version.cuda is None:

@@ -70,6 +70,7 @@ def _break_graphs_at_generators(variables: TorchAny) -> None:
     def matches(matching: TorchAny, kind: type) -> bool:
         return not issubclass(kind, Generator) and bool(matching(kind))
 
-    for name in ("TorchScriptObjectVariable", "CustomClassObjectVariable"):  # until and since PyTorch 2.14
+    # the first class exists before PyTorch 2.14, and the second class since PyTorch 2.14
+    for name in ("TorchScriptObjectVariable", "CustomClassObjectVariable"):
         if (kind := getattr(variables, name, None)) is not None and hasattr(kind, "is_matching_cls"):
             patch(kind, is_matching_cls=staticmethod(partial(matches, kind.is_matching_cls)))

@@ -159,9 +159,9 @@ IGNORED_C: dict[str, tuple[object, str]] = {
     "_cuda_record_untuned_is_enabled": (False, "it is off by default, and cannot be switched on"),
 }
 
-_ASSUMED_NCCL = "2.19.0"  # has the kernel names of a replay
+_ASSUMED_NCCL = "2.19.0"  # in a replay, NCCL's kernels have the names of this version
 
-# PyTorch need not be built for the virtual GPU
+# these checks require a PyTorch build for the GPU, but a replay does not need such a build
 _BUILD_CHECKS = {"_check_capability", "_check_cubins", "_register_triton_kernels"}
 
 
@@ -239,7 +239,7 @@ def install(torch_module: ModuleType) -> None:
         gpu().current.set_device(index)
 
     def maybe_exchange_device(index: int) -> int:
-        return exchange_device(index)  # Dynamo needs two different functions
+        return exchange_device(index)  # a separate function, because Dynamo needs two different functions
 
     def arch_flags() -> str:
         capabilities = {(p.major, p.minor) for p in map(properties_of, range(driver.device_count()))}
@@ -281,7 +281,7 @@ def install(torch_module: ModuleType) -> None:
         _initialized=False,
         _queued_calls=[call for call in cuda._queued_calls if call[0].__name__ not in _BUILD_CHECKS],
     )
-    patch(cuda.nccl, is_available=lambda tensors: False)  # comm.reduce_add then copies tensors
+    patch(cuda.nccl, is_available=lambda tensors: False)  # makes comm.reduce_add copy tensors
 
 
 def _sleep(cycles: int) -> None:

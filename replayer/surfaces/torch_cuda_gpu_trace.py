@@ -22,7 +22,7 @@ from traces.script.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    watch = lru_cache(maxsize=1)(_watch)  # once, however often it is activated
+    watch = lru_cache(maxsize=1)(_watch)  # start only once, even if the script activates the sanitizer several times
 
     def activate(activated: Callable[[], None]) -> None:
         activated()

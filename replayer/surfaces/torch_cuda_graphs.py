@@ -140,11 +140,11 @@ class VirtualGraph:
         if capture.is_empty:
             warnings.warn(_EMPTY, stacklevel=2)
         self._graph, self._template = graph, object()
-        if not SINCE_2_14 and not self._keeps_graph:  # PyTorch 2.14 calls both itself
+        if not SINCE_2_14 and not self._keeps_graph:  # PyTorch 2.14 calls both methods itself
             self.instantiate()
             self.capture_end_post()
 
-    capture_end_pre = capture_end  # called by PyTorch 2.14
+    capture_end_pre = capture_end  # PyTorch 2.14 calls this method
 
     def capture_end_post(self) -> None:
         if not self._keeps_graph:

@@ -55,7 +55,7 @@ STATS_SINCE = {"num_oom_rejections": (2, 12), "reserved_bytes_by_private_pools":
 def memory_of(index: int, missing: str = "Invalid device argument ") -> DeviceMemory:
     devices = gpu().devices
     if not 0 <= index < len(devices):
-        raise RuntimeError(f"{missing}{chr(index % 256)}: did you call init?")  # PyTorch prints a `signed char`
+        raise RuntimeError(f"{missing}{chr(index % 256)}: did you call init?")  # PyTorch prints the device index as a character
     return devices[index].memory
 
 

@@ -34,7 +34,7 @@ from traces.script.patching import patch
 POOL_STREAMS = 32
 _CUDA = 1
 _HIGHEST, _LOWEST = -3, 0  # see c10/cuda/CUDAStream.h
-_HANDLE = 0x5555_1000_0000  # first invented cudaStream_t or cudaEvent_t
+_HANDLE = 0x5555_1000_0000  # placeholder for the first cudaStream_t or cudaEvent_t
 
 BaseStream: TorchAny = torch.Stream
 BaseEvent: TorchAny = torch.Event
@@ -116,7 +116,7 @@ class _CudaStreamBase(BaseStream):  # type: ignore[misc]
 
     def wait_stream(self, stream: TorchAny) -> None:
         if not isinstance(stream, _CudaStreamBase):
-            self.wait_event(stream.record_event())  # as PyTorch's wait_stream, which raises an AttributeError
+            self.wait_event(stream.record_event())  # raises an AttributeError, as PyTorch's wait_stream does
             return
         _require_same_capture(self.virtual, stream.virtual)
         gpu().streams.wait_stream(self.virtual, stream.virtual)

@@ -2,7 +2,7 @@
 
 Tensor = torch.cuda.FloatTensor if torch.cuda.is_available() else torch.FloatTensor
 valid = Tensor(64, 1).fill_(1.0)            # on cuda:0
-images.type(Tensor)                         # copied there
+images.type(Tensor)                         # copied to cuda:0
 isinstance(valid, torch.cuda.FloatTensor)   # True
 """
 
@@ -88,10 +88,10 @@ def install(torch_module: ModuleType) -> None:
             torch_module.set_default_device(None)
             set_default_type(tensor_type)
         else:
-            set_default_type(f"torch.{known.__name__}")  # prints a warning, and sets the default dtype
+            set_default_type(f"torch.{known.__name__}")  # this call prints PyTorch's warning, and sets the default dtype
             torch_module.set_default_device("cuda")
             if torch_module.Tensor.__new__ is not make_default:
-                import_module("torch._dynamo")  # needs the original method
+                import_module("torch._dynamo")  # torch._dynamo must be imported before the method is replaced
                 patch(torch_module.Tensor, __new__=make_default)
         default_is_cuda.append(known is not None)
 

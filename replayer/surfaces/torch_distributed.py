@@ -37,7 +37,7 @@ _SYMMETRIC_MEMORY = "empty_strided_p2p get_mempool_allocator rendezvous set_back
 _OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object_list send_object_list recv_object_list".split()
 
 
-# by Reducer: collectives of the last forward pass
+# for each Reducer, the collectives of the last forward pass
 _AWAITED_WORKS: WeakKeyDictionary[TorchAny, TorchAny] = WeakKeyDictionary()
 
 
@@ -46,7 +46,7 @@ def install(torch_module: ModuleType) -> None:
     if not dist.is_available():
         return
     c10d = dist.distributed_c10d
-    # missing in builds without NCCL
+    # builds of PyTorch without NCCL lack these names
     patch(c10d, _NCCL_AVAILABLE=True, default_pg_nccl_timeout=timedelta(minutes=10))
     for module in (c10d, dist):
         patch(module, ProcessGroupNCCL=VirtualNccl, ProcessGroupNCCL2=VirtualNccl)
@@ -147,7 +147,7 @@ def _init_and_set_rank(init: TorchFunction, *args: TorchAny, **kwargs: TorchAny)
         gpu().ranks.read_clock_offset = CALLS[group].exchange_clocks()
     elif isinstance(group, VirtualNccl):
         group.operations.compare_clocks()
-        STATE.flush()  # the timeline of a killed process then has the rank
+        STATE.flush()  # write the rank to the timeline now, in case the process is killed
     return result
 
 

@@ -15,8 +15,8 @@ Note [Gloo and virtual clocks]
     store before it calls gloo. After gloo has finished, the rank's clock advances to the latest time of the ranks that gloo
     waited for. `_CALLS_KEPT` limits the number of keys in the store.
 
-    The rank also writes the operation, the dtype and the sizes. If they do not match the call of another rank, an error is
-    raised before gloo is called, because gloo would end the process with SIGABRT if the sizes differ.
+    The rank also writes the operation, the dtype and the sizes. If another rank's call does not match, the replay raises an
+    error before it calls gloo. Gloo would end the process with SIGABRT if the sizes differed.
 
     PyTorch's C++ code also calls gloo, for example if a model under DistributedDataParallel is on the CPU. A replay cannot
     replace the wait in C++ that follows. So the replayed call itself waits until gloo has finished.
@@ -53,7 +53,7 @@ from traces.script.patching import patch_around, temporarily_set
 
 _CALLS_KEPT = 1024
 _COLLECTIVES = "all"  # the channel of all operations except sends and receives
-_LOOK_AFTER = timedelta(seconds=1)  # a rank that waits for gloo compares the calls of the ranks
+_LOOK_AFTER = timedelta(seconds=1)  # after waiting this long for gloo, a rank compares the calls of all ranks
 _ROOTED = {"broadcast": "from", "scatter": "from", "gather": "to", "reduce": "to"}
 
 # the Python name of each operation that has another name in C++
@@ -68,7 +68,7 @@ _NAMES = {
     **dict.fromkeys(("_reduce_scatter_base", "reduce_scatter_single"), "reduce_scatter_tensor"),
 }
 
-# first ops that change their inputs, then ops that write to their first argument
+# The first string lists ops that change their inputs. The second string lists ops that write to their first argument.
 _HOST_OPS = (
     "allreduce_ allreduce_coalesced_ broadcast_ reduce_ barrier",
     "allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_"
@@ -171,7 +171,7 @@ class GlooCalls:
     def __init__(self, store: TorchAny, rank: int, size: int, timeout: timedelta) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
         self.global_ranks: Sequence[int] = range(size)
-        self.begun: GlooCall | None = None  # the call that a Python function makes now
+        self.begun: GlooCall | None = None  # the operation that a Python function is calling now
         self.store = store_of_attempt(store)
         self._calls: Counter[str] = Counter()
 
@@ -196,7 +196,8 @@ class GlooCalls:
         elif name == "broadcast":
             sources = [(place + peer) % self.size for place in _neighbours((self.rank - peer) % self.size, self.size)]
         elif name in ("gather", "scatter", "reduce") and self.rank != peer:
-            sources = [] if name == "reduce" else [peer]  # whether ranks wait in a reduce depends on its size
+            # in a reduce, the tensor's size determines whether ranks wait, so no source is listed
+            sources = [] if name == "reduce" else [peer]
         number, self._calls[channel] = self._calls[channel], self._calls[channel] + 1
         call = GlooCall(self, channel, number, sources, message)
         message.arrived_ns = gpu().streams.host_now_ns() - _offset_ns()
@@ -213,14 +214,14 @@ class GlooCalls:
         """Return the stored message of the rank that called the collective first."""
         key = _key(_COLLECTIVES, number, "first")
         first: bytes = self.store.compare_set(key, b"", post)
-        if _number_rank_and_message(first)[0] != number:  # the key's previous call
+        if _number_rank_and_message(first)[0] != number:  # the previous call that used this key
             first = self.store.compare_set(key, first, post)
         return first
 
 
 CALLS: WeakKeyDictionary[TorchAny, GlooCalls] = WeakKeyDictionary()
 _CALLED: WeakKeyDictionary[TorchAny, GlooCall] = WeakKeyDictionary()
-_WORK_OF: WeakKeyDictionary[TorchAny, TorchAny] = WeakKeyDictionary()  # by future
+_WORK_OF: WeakKeyDictionary[TorchAny, TorchAny] = WeakKeyDictionary()  # keys: futures
 _RECEIVES: WeakKeyDictionary[TorchAny, Callable[[TorchAny], GlooCall | None]] = WeakKeyDictionary()
 
 
@@ -273,7 +274,8 @@ def _call(name: str, method: TorchFunction, self: TorchAny, *args: TorchAny, **k
 
 def _message(name: str, args: Sequence[TorchAny], calls: GlooCalls) -> RankMessage:
     operation = _NAMES.get(name, name)
-    place = int("gather" in operation or "reduce_scatter" in operation or "all_to_all" in operation)  # of the inputs
+    # position of the inputs among the arguments
+    place = int("gather" in operation or "reduce_scatter" in operation or "all_to_all" in operation)
     inputs = [leaf for leaf in tree_leaves(args[place:][:1]) if isinstance(leaf, torch.Tensor) and operation != "barrier"]
     reductions = [op for op in (getattr(arg, "reduceOp", arg) for arg in args) if isinstance(op, dist.ReduceOp)]
     options = [str(getattr(op, "op", op)).rpartition(".")[2] for op in reductions]
@@ -377,7 +379,8 @@ def _by_host(op: TorchAny, name: str, outputs: int, *args: TorchAny, **kwargs: T
 
 def _called_in_cpp(op: TorchAny, name: str, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     calls = _calls_of(args)
-    on_device = any(isinstance(leaf, VirtualTensor) for leaf in tree_leaves(args))  # _by_host runs next
+    # such calls are handled by `_by_host`, which runs next
+    on_device = any(isinstance(leaf, VirtualTensor) for leaf in tree_leaves(args))
     if calls is None or calls.begun is not None or on_device or not calls.compares_times:
         with torch._C._ExcludeDispatchKeyGuard(_KEY_OF_CALLS_IN_CPP):
             return op(*args, **kwargs)

@@ -54,7 +54,7 @@ def _run_eagerly(torch_module: ModuleType) -> None:
             result = dispatch(self, dispatch_key, *args, **kwargs)
             if result is not NotImplemented:
                 return result
-            with _pop_mode_temporarily():  # the mode leaves the operator to the next mode or to the tensor's class
+            with _pop_mode_temporarily():  # the next mode or the tensor's class handles the operator
                 return with_eager_form(dispatch, self, dispatch_key, *args, **kwargs)
         return eager(*args, **kwargs)
 

@@ -25,7 +25,7 @@ from replayer.tensor.tensor_meta import BACKEND, in_words_of_cuda
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import PATCHES, patch, patch_around
 
-_DEVICES = "virtual_gpu_devices"  # a file in the archive: the GPU of each tensor, because the archive holds tensors of the CPU
+_DEVICES = "virtual_gpu_devices"  # a file in the archive that lists each tensor's GPU, because the archive contains CPU tensors
 
 
 def install(torch_module: ModuleType) -> None:
@@ -132,7 +132,7 @@ def _by_host(
 
 
 def _compile_text(compile_: TorchFunction, unit: TorchAny, lang: str = "", _frames_up: int = 0) -> None:
-    ours = 3  # PyTorch looks up names in the frame of the caller, and the patch adds three frames
+    ours = 3  # PyTorch looks up names in the frame of its caller, and the replayer adds three frames
     in_unit(compile_, unit, lang, _frames_up + ours)
 
 

@@ -1,7 +1,7 @@
 """Patches torch.multiprocessing so that processes can send each other tensors on the virtual GPU.
 
     torch.multiprocessing.spawn(train, nprocs=2)    # train(0), train(1): each with a virtual GPU, at its own recorded pace
-    queue.put(torch.ones(3, device="cuda"))         # another process gets a tensor over the same memory
+    queue.put(torch.ones(3, device="cuda"))         # another process gets a tensor that uses the same memory
 
 Note [Memory of another process]
     As with CUDA, a received tensor uses the memory of the sending process, which must not end. Known values are sent, too.
@@ -52,7 +52,7 @@ def install(torch_module: ModuleType) -> None:
     for cls in (torch_module.Tensor, torch_module.nn.Parameter):
         patch_item(reducers, cls, reduce_tensor)
     patch_item(reducers, VirtualStorage, sharing.reduce_storage)
-    patch_item(reducers, torch_module.cuda.Event, torch_module.cuda.Event.ipc_handle)  # raises NotEmulated
+    patch_item(reducers, torch_module.cuda.Event, torch_module.cuda.Event.ipc_handle)  # `ipc_handle` raises NotEmulated
 
 
 def _numbered(call: TorchFunction, fn: TorchAny, i: int, *args: TorchAny) -> TorchAny:
@@ -118,7 +118,7 @@ class _Sharing:
         allocation = self._mapped.get((process, address)) if size_bytes else None
         if allocation is None:
             try:
-                with suppress(PermissionError):  # of another user's process
+                with suppress(PermissionError):  # the process may belong to another user
                     os.kill(process, 0)  # checks whether the sender runs
             except ProcessLookupError:
                 raise CudaError.INVALID_VALUE.to_torch() from None

@@ -2,7 +2,7 @@
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters
-    model(x)        # reports an outermost call, with or without gradient: see traces/script/script_hooks.py
+    model(x)        # reports the outermost call, with or without gradients: see traces/script/script_hooks.py
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def install(torch: ModuleType) -> None:
             if first is not None and not torch.nn.parameter.is_lazy(first):
                 fn(torch.empty(0, dtype=first.dtype, device=first.device))
         if isinstance(self, torch.jit.ScriptModule):
-            future.set_overwrite_module_params_on_conversion(True)  # C++ code owns the parameters
+            future.set_overwrite_module_params_on_conversion(True)  # C++ code owns the parameters of this module
             tied = _with_several_names(self)
             for name, parameter in self._parameters.items():
                 if not isinstance(parameter, torch.nn.Parameter):

@@ -21,7 +21,7 @@ from traces.script.script_hooks import ScriptHooks
 
 def install(torch_module: ModuleType) -> None:
     without_overrides = partial(without_override_lookup, tensor_class=VirtualTensor)
-    # for gradient clipping and averaged models
+    # gradient clipping and averaged models use this list of types
     foreach: TorchAny = torch_module.utils._foreach_utils
     insert_first(foreach._foreach_supported_types, VirtualTensor)
     devices = foreach._get_foreach_kernels_supported_devices

@@ -39,7 +39,7 @@ def install(torch_module: ModuleType) -> None:
     for owner, empty, filled in ((torch_module, EMPTY, FILLED), (tensor_class, NEW_EMPTY, NEW_FILLED)):
         patch(owner, **{name: with_pin_memory(getattr(owner, name), _empty) for name in empty})
         patch(owner, **{name: with_pin_memory(getattr(owner, name)) for name in filled})
-    patch_everywhere(randperm, torch_module.randperm)  # also imported by torch.utils.data.dataset
+    patch_everywhere(randperm, torch_module.randperm)  # torch.utils.data.dataset also imports this function
     patch(
         torch_module._C,
         _cuda_hostMemoryStats=lambda: host_memory().statistics(),

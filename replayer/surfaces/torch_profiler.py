@@ -93,7 +93,7 @@ def install(torch_module: ModuleType) -> None:
     what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}
     patch(torch_module.profiler, **what_is_there)
     patch(torch_module.profiler.profiler, **what_is_there)
-    # hides an error about the missing CUDA driver
+    # this log level hides an error about the missing CUDA driver
     patch_item(os.environ, "KINETO_LOG_LEVEL", os.environ.get("KINETO_LOG_LEVEL", "5"))
     patch_around(
         cls,
@@ -140,7 +140,7 @@ def _add_device(
                 op.append_kernel(kernel, device, took_ns / 1000)
             event(kernel, device, began_ns, took_ns, device_type=device_type.CUDA, device_index=device)
     calls, parent = _nested([one for one in events if one.device_type == device_type.CPU and not one.is_async])
-    ranges: list[TorchAny] = []  # for each call, the innermost range around it
+    ranges: list[TorchAny] = []  # for each call, the innermost enclosing range
     spans_ns: dict[tuple[TorchAny, int, int], list[int]] = defaultdict(list)
     for one, outer in zip(calls, parent.tolist(), strict=True):
         ranges.append(one if one.is_user_annotation or outer == NONE else ranges[outer])

@@ -16,7 +16,7 @@ from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, patch_around
 
-_BEFORE_CUDA = 15  # priority; PyTorch's own entry has 20
+_BEFORE_CUDA = 15  # priority of the replayer's entry; PyTorch's own entry has priority 20
 
 
 def install(torch: ModuleType) -> None:

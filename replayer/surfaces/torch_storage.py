@@ -1,7 +1,7 @@
 """Creates tensor storages on the virtual GPU, and moves storages from the host to the virtual GPU.
 
     torch.UntypedStorage(24, device="cuda")     # a VirtualStorage of 24 bytes
-    torch.cuda.FloatStorage(6)                  # the same, typed
+    torch.cuda.FloatStorage(6)                  # a typed storage of 6 floats
     torch.FloatStorage([1, 2]).cuda()
 """
 

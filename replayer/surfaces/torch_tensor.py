@@ -28,11 +28,11 @@ from traces.script.patching import patch, patch_around, stands_for, temporarily_
 from traces.script.script_hooks import SCALAR_READS
 
 _UNBOUND = ("data_ptr", "numpy", "record_stream", "tolist")
-_INTERFACE = "__cuda_array_interface__"  # of arrays of other libraries
+_INTERFACE = "__cuda_array_interface__"  # attribute of other libraries' GPU arrays
 
 
 def install(torch_module: ModuleType) -> None:
-    # caches PyTorch's functions before they are replaced
+    # this call makes PyTorch cache its original functions before they are replaced
     _device._device_constructors()
     _install_moves(torch.Tensor)
     patch(torch_module.Tensor, **{name: _unbound(getattr(torch_module.Tensor, name), name) for name in _UNBOUND})

@@ -19,7 +19,7 @@ from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, patch
 
-# position of `device` among the arguments, without the class
+# position of `device` among the arguments after the class
 _DEVICE = 6
 
 

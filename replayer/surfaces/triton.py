@@ -24,7 +24,7 @@ from replayer.tensor.values.known_values import payload_of
 from replayer.torch_types import Args, Kwargs, TorchAny
 from traces.script.patching import PATCHES, patch_around, temporarily_set, when_imported
 
-_LAST = "triton.runtime"  # imported last by Triton
+_LAST = "triton.runtime"  # Triton imports this module last
 
 
 class _TritonDriver:
