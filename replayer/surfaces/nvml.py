@@ -1,6 +1,6 @@
 """Emulates NVIDIA's monitoring library NVML for torch.cuda and for the package `pynvml`.
 
-    torch.cuda.utilization()                    # percentage of the time since the last call during which kernels ran
+    torch.cuda.utilization()                    # percentage of time with running kernels, since the last call
     import pynvml; pynvml.nvmlInit()            # the replayer's own `pynvml`, even if the package is installed
     pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
 

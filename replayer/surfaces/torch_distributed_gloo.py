@@ -214,7 +214,7 @@ class GlooCalls:
         """Return the stored message of the rank that called the collective first."""
         key = _key(_COLLECTIVES, number, "first")
         first: bytes = self.store.compare_set(key, b"", post)
-        if _number_rank_and_message(first)[0] != number:  # the previous call that used this key
+        if _number_rank_and_message(first)[0] != number:  # the key still contains an earlier call
             first = self.store.compare_set(key, first, post)
         return first
 

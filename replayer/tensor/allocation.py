@@ -8,8 +8,8 @@ Note [A dictionary at once]
     other instances. `set_attributes` therefore gives each tensor an ordinary dictionary.
 
 Note [Views in inference mode]
-    In inference mode, views of normal tensors stay normal tensors and share their version counter. The dispatch function
-    creates views without `make_view` until the script first uses inference mode.
+    In inference mode, views of normal tensors stay normal tensors and share their version counter. Until the script first uses
+    inference mode, the dispatch function therefore creates views without `make_view`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from traces.model.layouts import Shape
 
 wrapper: TorchAny = (
     torch.Tensor._make_wrapper_subclass
-)  # surfaces/torch_tensor_subclass.py replaces it for scripts
+)  # surfaces/torch_tensor_subclass.py replaces this function for scripts
 _inference_mode: TorchAny = torch._C._InferenceMode
 _ALL_ATTRIBUTES: TorchAny = vars(torch.Tensor)["__dict__"]
 # see Note [Attributes of scripts] in tensor.py
@@ -51,7 +51,7 @@ def is_kept_on_host(shape: Shape, dtype: torch.dtype) -> bool:
 class Uniform(NamedTuple):
     value: float | int | bool
     dtype: torch.dtype
-    assumed: bool = False  # if True, the value is a guess (values/assumed_values.py)
+    assumed: bool = False  # True if the value is a guess (values/assumed_values.py)
 
 
 class Content:
@@ -74,13 +74,13 @@ class Matches(NamedTuple):
 class Allocation:
     __slots__ = ("__weakref__", "block", "known")
 
-    block: AllocationHandle | None  # None for 0 bytes
+    block: AllocationHandle | None  # None for an allocation of 0 bytes
     known: Uniform | torch.Tensor | Content | Truth | Matches | None
 
     def __del__(self) -> None:
         block = self.block
         if block is not None:
-            free = block.allocator.free  # faster than calling an attribute
+            free = block.allocator.free  # calling a local variable is faster than calling an attribute
             free(block)
 
     @property

@@ -7,8 +7,8 @@
 
 Note [Tensors of a failed op]
     A script may handle an out-of-memory error by running its model with a smaller batch. The traceback of the error contains
-    the frames of our functions. These frames must not keep the inputs of the failed op alive, because PyTorch frees inputs that
-    the script does not use, such as gradients.
+    the frames of our functions. PyTorch frees inputs that the script no longer uses, such as gradients. The frames of our
+    functions must therefore hold no references to the inputs of the failed op.
 """
 
 from __future__ import annotations

@@ -30,11 +30,11 @@ _STATE = struct.Struct("<Qq")  # seed and offset
 _SEED = struct.Struct("<Q")
 _NUMBER_BYTES = 8
 
-_PER_CALL = 4  # numbers per call of cuRAND's Philox generator
+_PER_CALL = 4  # cuRAND's Philox generator returns this many numbers per call
 _BLOCK = 256
 _USUAL_MULTIPROCESSORS, _USUAL_THREADS = 80, 2048
 _WIDE_RANGE = 1 << 32
-# numbers of random numbers that CUDA kernels reserve for each thread
+# for each op, how many random numbers its CUDA kernel reserves per thread
 _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "_standard_gamma": 10, "_sample_dirichlet": 10}
 
 
@@ -268,13 +268,14 @@ def without_warnings(run: Callable[[], TorchAny]) -> TorchAny:
         return 0.0
 
     filters, warns_always = warnings.filters, torch.is_warn_always_enabled()
-    # Hide all warnings of this call. PyTorch shows some warnings only once. The script may cause such a warning later, so it
-    # must not count as shown. `warnings.catch_warnings` would make Python repeat warnings that it normally shows only once.
+    # Hide all warnings of this call. PyTorch shows some warnings only once. The script may cause the same warning later.
+    # PyTorch must then still show the warning. `warnings.catch_warnings` would make Python repeat warnings that it normally
+    # shows only once.
     torch.set_warn_always(True)
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
-        # PyTorch shows the warnings of nested C++ calls when the outermost call returns. Here, `map_` is the outermost call. It
-        # returns before the filters are restored.
+        # PyTorch shows the warnings of nested C++ calls when the outermost call returns. Here, `map_` is the outermost call.
+        # `map_` returns before the filters are restored.
         _CELL.map_(_CELL, cell)
     finally:
         torch.set_warn_always(warns_always)
@@ -305,7 +306,7 @@ def numbers_drawn(func: Op, args: Sequence[TorchAny], device: DeviceProperties) 
     if "_attention" in name:
         return _numbers_of_attention(func, args)
     itemsize = tensor.element_size()
-    end = args[-1]  # None means the largest number of the dtype
+    end = args[-1]  # None means the dtype's largest number
     if name == "random_" and len(args) > 1 and end is not None and end - (args[1] if len(args) > 2 else 0) < _WIDE_RANGE:
         itemsize = 4
     return _per_thread(tensor.numel(), itemsize, device)

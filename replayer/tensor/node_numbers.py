@@ -14,7 +14,7 @@ from replayer.torch_types import TorchAny
 from traces.model.trace import NONE
 
 _FORWARD_THREAD = 1
-ACCUMULATES = (1 << 64) - 1  # number of all nodes that accumulate a parameter's gradient
+ACCUMULATES = (1 << 64) - 1  # all nodes that accumulate a parameter's gradient have this number
 
 
 class _Latest(threading.local):

@@ -17,7 +17,7 @@ from replayer.op_signature import OpSignature
 from replayer.tensor.tensor_meta import TensorMeta, TensorMetaTable
 from replayer.torch_types import TorchAny
 
-# an argument's position or name, and the index in a list argument or -1
+# an argument's position or name, and the index in the argument's list (-1 if the argument is no list)
 Where = tuple[int | str, int]
 
 
@@ -60,13 +60,13 @@ class Reshaped(NamedTuple):
     of: Where
     tensor_meta: TensorMeta
     size_bytes: int
-    rebound: Where | None  # in a.set_(b), the argument b
+    rebound: Where | None  # for example, the argument b of `a.set_(b)`
 
 
 class OutcomeKind(IntEnum):
-    NEW = 0  # one new tensor
+    NEW = 0  # the op returns one new tensor
     SAME = 1  # a positional argument
-    VIEW = 2  # a view of a positional argument; nothing is written
+    VIEW = 2  # the op returns a view of a positional argument, and writes nothing
     OTHER = 3
 
 
@@ -75,17 +75,17 @@ class Plan:
     signature: OpSignature
     device: int
     outcome: Outcome
-    writes: tuple[tuple[int | str, bool], ...]  # position or name, whether it is a list
+    writes: tuple[tuple[int | str, bool], ...]  # for each written argument, its position or name, and True if it is a list
     reshaped: tuple[Reshaped, ...]
     written: tuple[int, ...] | None = None  # positions
-    # called with (results, args, kwargs) after the op
+    # the replayer calls this function after the op; arguments: (results, args, kwargs)
     set_values: Callable[[TorchAny, TorchAny, TorchAny], None] | None = field(init=False, default=None)
     kind: int = field(init=False, default=OutcomeKind.OTHER)
     tensor_meta: TorchAny = field(init=False, default=None)
     size_bytes: int = field(init=False, default=0)
     kept: bool = field(init=False, default=True)
     at: int = field(init=False, default=0)
-    # called with (gpu, caller, args, kwargs)
+    # arguments: (gpu, caller, args, kwargs)
     results: Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -121,7 +121,7 @@ def packed(plan: Plan) -> bytes | None:
         outcome = _outcome_to_tuple(plan.outcome, plan.device)
         reshaped = [(of, _meta_to_tuple(meta, plan.device), size, rebound) for of, meta, size, rebound in plan.reshaped]
         return marshal.dumps((described, outcome, plan.writes, reshaped))
-    except (_NotPortable, ValueError):  # marshal raises ValueError for objects of other classes
+    except (_NotPortable, ValueError):  # `marshal` supports only some classes, and raises ValueError for other objects
         return None
 
 

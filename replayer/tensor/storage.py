@@ -19,13 +19,13 @@ from replayer.tensor.device_args import index_of
 from replayer.tensor.values.known_values import bytes_of
 from replayer.torch_types import TorchAny
 
-LARGEST = (1 << 64) - 1  # C++ reads a negative size as a size_t
+LARGEST = (1 << 64) - 1  # PyTorch's C++ code converts a negative size to an unsigned number
 
 
 class VirtualStorage(torch.UntypedStorage):
     allocation: Allocation
     _index: int
-    _new_shared = torch.UntypedStorage._new_shared  # may return a CPU storage
+    _new_shared = torch.UntypedStorage._new_shared  # this method may return a CPU storage
 
     @classmethod
     def over(cls, allocation: Allocation, index: int) -> Self:
@@ -210,5 +210,5 @@ def _copy_signature(size_bytes: int, direction: str = "") -> OpSignature:
     return OpSignature("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)
 
 
-# Name the class like PyTorch's class, because error messages contain the name.
+# This class has the name of PyTorch's class, because error messages contain the name.
 VirtualStorage.__module__, VirtualStorage.__name__, VirtualStorage.__qualname__ = "torch.storage", *["UntypedStorage"] * 2

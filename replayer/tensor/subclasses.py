@@ -34,7 +34,7 @@ def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
         "__doc__": cls.__doc__,
         "__torch_function__": _as_plain(cls) if isinstance(function, classmethod) else function,
         "plain_class": cls,
-        "__dict__": vars(tensor_class)["__dict__"],  # before the one of a base class that is no tensor
+        "__dict__": vars(tensor_class)["__dict__"],  # must precede the `__dict__` of base classes that are no tensors
     }
     if cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
         namespace["__torch_dispatch__"] = staticmethod(_on_plain(tensor_class))

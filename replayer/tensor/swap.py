@@ -4,8 +4,8 @@
 
 Note [Weak references of C++]
     PyTorch refuses to swap tensors with weak references in C++ code, such as those of torch.profiler and autocast. The swap is
-    safe, because they only use a weak reference to identify a tensor. This module lowers the count of weak references during
-    the swap. It finds the position of this count in a C++ object by means of a new tensor.
+    safe, because this code only uses weak references to identify tensors. This module lowers the count of weak references
+    during the swap. To find the position of this count in a C++ object, the module examines a new tensor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from replayer.errors import NotEmulated
 from replayer.torch_types import TorchAny
 
 _swap_in_cpp: TorchAny = torch._C._swap_tensor_impl
-_WORD_OFFSETS_BYTES = range(8, 24, 4)  # where a C++ object keeps its reference counts, after the vtable pointer
+_WORD_OFFSETS_BYTES = range(8, 24, 4)  # possible offsets of the reference counts in a C++ object, after the vtable pointer
 
 
 def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:

@@ -13,9 +13,9 @@ Note [Lazy]
 
 Note [Gradients of moved parameters]
     `parameter.data = ...` replaces the C++ tensor if the device changes. An older autograd graph still adds gradients to the
-    replaced C++ tensor, and a hook passes them on to the parameter. `_IN_GRAPHS` keeps the replaced tensor for a parameter that
-    moves back. PyTorch rejects a gradient on another device, so `_GRADS_ELSEWHERE` keeps the gradient, and a hook adds new
-    gradients to it. FullyShardedDataParallel with CPUOffload needs both.
+    replaced C++ tensor. A hook then adds these gradients to the parameter. `_IN_GRAPHS` keeps the replaced tensor for a
+    parameter that moves back. PyTorch rejects a gradient on another device. `_GRADS_ELSEWHERE` therefore stores the gradient,
+    and a hook adds new gradients to the stored gradient. FullyShardedDataParallel with CPUOffload needs both.
 
 Note [Attributes of scripts]
     `tensor_meta` and `allocation` are in the instance's dictionary, because `model.to("cuda")` changes the class of a
@@ -76,8 +76,8 @@ class _Equal(type(torch.Tensor)):  # type: ignore[misc]
 
 
 class ScriptAttributes(MutableMapping[str, "TorchAny"], dict[str, "TorchAny"]):  # type: ignore[metaclass, misc]
-    # A script may assign the attributes of one tensor to another: `cpu_tensor.__dict__ = tensor.__dict__`. For this, Python
-    # requires a dict.
+    # A script may assign the attributes of one tensor to another: `cpu_tensor.__dict__ = tensor.__dict__`. Python allows this
+    # assignment only if `__dict__` is a dict.
     def __init__(self, attributes: dict[str, TorchAny]) -> None:
         self._all = attributes
         dict.update(self, self.copy())
@@ -120,7 +120,7 @@ def _attributes(tensor: VirtualTensor) -> TorchAny:
     return found if STATE.view.whole_attributes else ScriptAttributes(found)
 
 
-ACTUAL_CLASS: TorchAny = vars(object)["__class__"]  # scripts see and assign VirtualTensor.__class__
+ACTUAL_CLASS: TorchAny = vars(object)["__class__"]  # the real class; VirtualTensor replaces `__class__` for scripts
 
 
 def _set_class(tensor: TorchAny, cls: type) -> None:
@@ -439,7 +439,7 @@ def _pass_on_gradients(replaced: TorchAny, owner: ReferenceType[TorchAny]) -> No
                 if hook is not _add_elsewhere:
                     hook(parameter)
 
-    replaced._post_accumulate_grad_hooks = None  # these are now hooks of the parameter
+    replaced._post_accumulate_grad_hooks = None  # these hooks now belong to the parameter
     if replaced.requires_grad:
         replaced.register_post_accumulate_grad_hook(add_to_owner)
 

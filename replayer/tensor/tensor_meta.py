@@ -25,15 +25,15 @@ OURS = ("cuda", BACKEND)
 # see `processErrorMsg` in PyTorch
 _TYPE_NAME = re.compile(rf"\b{BACKEND.capitalize()}(Byte|Char|Double|Float|Half|Int|Long|Short)Type\b(?!\{{\d)")
 _OTHER_TYPE = re.compile(rf"\b{BACKEND.capitalize()}(\w+Type)\b")
-# PyTorch raises NotImplementedError for other reasons, too.
+# PyTorch also raises NotImplementedError for other reasons.
 LACKS_KERNEL = re.compile(
     r"Could not run|not implemented for (?!complex tensors)|MKL FFT doesn't support|Meta tensors|meta kernel", re.IGNORECASE
 )
 _CPU_TYPE = re.compile(r"\btorch\.([A-Z]\w+Tensor)\b")
 _DEVICE_NAME = re.compile(rf"\b{BACKEND}(?=:\d| DeviceType|\.\w+Tensor|'| and | but |, |!|$)")
 _MOST_BYTES = (1 << 63) - 1
-WITHOUT_BITS = 8  # number of arguments for a tensor that is not conjugated or negated
-LIMIT = 200_000  # a full table is cleared
+WITHOUT_BITS = 8  # number of constructor arguments for a tensor that is not conjugated or negated
+LIMIT = 200_000  # a table with this number of entries is cleared
 
 
 def words_of_cuda(text: str) -> str:

@@ -23,14 +23,14 @@ from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:
-    device_type = "cpu"  # in place of the virtual GPU
+    device_type = "cpu"  # device that replaces the virtual GPU
 
     def __init__(self, tensor_class: type) -> None:
         self.tensor_class = tensor_class
         self.seen: list[tuple[Shape, str]] = []
         self.placed: list[tuple[Shape, Shape]] = []
-        self.devices: dict[int, None] = {}  # in the order of the arguments
-        self.option: int | None = None  # the first int or bool
+        self.devices: dict[int, None] = {}  # shapes and dtypes of the tensors, in the order of the arguments
+        self.option: int | None = None  # the first argument that is an int or a bool
 
     def of(self, value: TorchAny, where: Where = (0, -1)) -> TorchAny:
         if isinstance(value, torch.Tensor):

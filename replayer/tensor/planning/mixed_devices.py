@@ -46,10 +46,10 @@ class Mixed(Enum):
 class _Entry:
     name: str
     overload: str
-    keys: frozenset[str]  # the dispatch keys with a kernel
+    keys: frozenset[str]  # dispatch keys for which the op has a kernel
     structured: bool
     checked: bool
-    iterates: bool  # uses TensorIterator
+    iterates: bool  # True if the kernel uses TensorIterator
 
     def wrapper(self, key: str, is_out: bool) -> str:
         name = f"{self.name}_out" if is_out else self.name
@@ -105,7 +105,7 @@ def require_no_internal_overlap(func: Op, args: Sequence[TorchAny], kwargs: Kwar
                 steps = zip(tensor.shape, tensor.stride(), strict=True)
                 if tensor.numel() and any(size > 1 and not step for size, step in steps):
                     if name == "masked_fill_":
-                        if not computing():  # the CPU kernel warns itself
+                        if not computing():  # the CPU kernel prints this warning itself
                             warn_at_script(_DEPRECATED)
                         return
                     text = f"unsupported operation: {_OVERLAPPING}. Please clone() the tensor before performing the operation."
@@ -146,10 +146,11 @@ def _require_no_cpu_library(func: Op) -> None:
 
 
 def has_kernel_of_script(func: Op, key: str) -> bool:
-    """Return True if Python code registered a kernel with `torch.library`. Compiled packages for the CPU also have kernels for
-    CUDA in their builds for GPUs, but a script's kernels are the same everywhere."""
+    """Return True if Python code registered a kernel with `torch.library`. A compiled package may have CUDA kernels only in its
+    GPU build. A script's Python kernels are the same on every machine."""
     kept = f"{func.namespace}/{func._name.partition('::')[2]}/{key}"
-    return func.namespace != "prims" and kept in torch.library._impls  # PyTorch's own ops in Python
+    # the namespace "prims" contains ops of PyTorch that are written in Python
+    return func.namespace != "prims" and kept in torch.library._impls
 
 
 def _no_kernel(func: Op, key: str, keys: Iterable[str]) -> NotImplementedError:

@@ -29,7 +29,7 @@ _CPP_TYPES = {
 }  # fmt: skip
 
 _UNCOMMON = (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2)
-_IN_CUDNN = (torch.int8, torch.uint8, torch.int32)  # integers that cuDNN has a name for
+_IN_CUDNN = (torch.int8, torch.uint8, torch.int32)  # cuDNN defines only these integer dtypes
 
 
 def require_dtypes(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> None:
@@ -374,7 +374,7 @@ def _have_one_layout(parameters: Sequence[torch.Tensor], others: Sequence[Sequen
         if len(tensors) != len(parameters):
             return False
         for parameter, tensor in zip(parameters, tensors, strict=True):
-            is_state = at > 1 and tensor.dtype is torch.bfloat16  # allowed by PyTorch
+            is_state = at > 1 and tensor.dtype is torch.bfloat16  # PyTorch allows bfloat16 for the optimizer's state
             if not (tensor.dtype is dtype or is_state) or tensor.layout is not torch.strided:
                 return False
             if tensor.shape != parameter.shape or tensor.stride() != parameter.stride():
@@ -396,7 +396,8 @@ def _fused_sgd(parameters: TorchAny, gradients: TorchAny, buffers: TorchAny, *, 
 
 def _view_as_complex(data: torch.Tensor) -> None:
     if data.dtype == torch.bfloat16:
-        torch.view_as_complex(torch.empty(2, dtype=data.dtype, device="cpu"))  # raises the error of the installed PyTorch
+        # this CPU call raises the error of the installed PyTorch release
+        torch.view_as_complex(torch.empty(2, dtype=data.dtype, device="cpu"))
 
 
 def _histc(data: torch.Tensor, bins: int = 100, low: float = 0, high: float = 0) -> None:
@@ -446,7 +447,7 @@ def _aminmax(data: torch.Tensor, **options: TorchAny) -> None:
             raise RuntimeError(text)
 
 
-Overlap = tuple[Where, Where]  # a written argument and an input
+Overlap = tuple[Where, Where]  # an argument that the op writes, and an input that overlaps with it
 
 
 def overlaps_of(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, tensor_class: type) -> tuple[Overlap, ...]:
@@ -462,7 +463,7 @@ def overlaps_of(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, tensor_class
         writes = argument.alias_info is not None and argument.alias_info.is_write
         for index, tensor in enumerate(value) if isinstance(value, (list, tuple)) else [(-1, value)]:
             meta = getattr(tensor, "tensor_meta", None) if isinstance(tensor, tensor_class) else None
-            if meta is None:  # sparse tensors have none
+            if meta is None:  # sparse tensors have no `tensor_meta`
                 continue
             if writes:
                 written.append(((where, index), meta))
@@ -512,7 +513,7 @@ _PUT = "Index put requires the source and destination dtypes match, got {} for t
 _SCATTERED = "masked_scatter_: expected self and source to have same dtypes but got {} and {}"
 _CHOSEN = "where expected condition to be a boolean tensor, but got a tensor with dtype {}"
 _require_bool = partial(_one_of, (torch.bool,), "masked_fill only supports boolean masks, but got dtype {}", 1)
-_LRS = ("default", "tensor_lr")  # the learning rate is a number or a tensor
+_LRS = ("default", "tensor_lr")  # two overloads: the learning rate is a number, or a tensor
 _WITH_SCALARS = "addcmul addcmul_ addcdiv addcdiv_"
 _ADAM = "fused_adam_kernel_cuda", ("params", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs?")
 _ADAGRAD = "fused_adagrad_kernel_cuda"

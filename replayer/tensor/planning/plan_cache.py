@@ -1,7 +1,7 @@
 """Caches the shapes of op results, because computing the shapes takes about 150 microseconds per op.
 
     route = plans.route(torch.ops.aten.relu.default)
-    plan = route.finders[len(args)](args, kwargs)   # None if it was not learned yet
+    plan = route.finders[len(args)](args, kwargs)   # None if the cache has no plan yet
     plan.outcome   # New(meta, 96)
 """
 
@@ -74,7 +74,7 @@ class PlanCache:
         self.wrap_other_layout: TorchAny = None
         self.copies: dict[plan_keys.Key, TensorMeta] = {}
         self.tensor_class: TorchAny = tensor_class
-        self.shared: SharedResults | None = None  # plans of all ranks that were forked from one process
+        self.shared: SharedResults | None = None  # plans that all ranks share if one process has forked them
         self._count = 0
 
     def route(self, func: Op) -> Route:
@@ -111,7 +111,7 @@ class PlanCache:
     def learn(self, route: Route, args: Args, kwargs: Kwargs, gpu: VirtualGpu) -> Plan:
         """Raise DataDependentShape if a shape depends on values, and NotEmulated for an unknown op."""
         func = route.func
-        key = route.key(args, kwargs)  # the op may change its arguments' metadata
+        key = route.key(args, kwargs)  # compute the key first, because the op may change its arguments' metadata
         of_all = None if self.shared is None else plan_keys.key_for_ranks(func, key)
         plan = None if of_all is None else self._of_other_rank(func, *of_all, args, kwargs)
         if plan is None:
@@ -133,7 +133,7 @@ class PlanCache:
         found = None if self.shared is None else self.shared.find(key)
         if found is None:
             return None
-        mixed_devices.require_no_internal_overlap(func, args, kwargs)  # may warn
+        mixed_devices.require_no_internal_overlap(func, args, kwargs)  # this check may print a warning
         return unpacked(found, self.metas, device)
 
     def _running(self, func: Op, run: TorchFunction, gpu: VirtualGpu) -> Plan:

@@ -38,11 +38,11 @@ _LIMITS = sorted({-inf, nextafter(0, -1), 0.0, nextafter(1, 0), 1.0, *_LARGEST, 
 
 def scalar_range(value: TorchAny) -> int:
     """Return how many of the sorted numbers in `_LIMITS` are smaller than the scalar. Kernels reject scalars beyond a limit,
-    such as 300 for an 8-bit integer. Of two scalars between the same limits, they accept both or none."""
+    such as 300 for an 8-bit integer. If two scalars are between the same limits, a kernel accepts both or rejects both."""
     return 0 if value is None or isinstance(value, complex) else bisect_left(_LIMITS, value)
 
 
-KEYER_FILE = "<plan key>"  # shown in tracebacks and profiles
+KEYER_FILE = "<plan key>"  # file name of the generated functions in tracebacks and profiles
 
 
 def key_function(func: Op, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None) -> Keyer:
@@ -140,7 +140,7 @@ def key_part(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) ->
 
 def key_for_ranks(func: Op, key: Key) -> tuple[bytes, int] | None:
     if torch.are_deterministic_algorithms_enabled():
-        return None  # each rank may have to warn
+        return None  # do not share the result, because each rank may have to print a warning
     devices: set[int] = set()
     try:
         parts = _portable(key, devices)

@@ -52,7 +52,7 @@ def plan_results(plan: Plan, func: Op, workspaces: Workspaces, overlaps: tuple[O
     before += [_check_asserts(plan, func)] if can_fail(func) else []
     before += [lambda _gpu, _caller, args, kwargs: require_apart(overlaps, args, kwargs)] if overlaps else []
     before += [lambda _gpu, _caller, args, _kwargs: increment_version(args[0])] if counts_changes(func) else []
-    for prepare in before:  # the last one runs first
+    for prepare in before:  # the last function of this list runs first
         plan.make_by(_after(prepare, plan.results or _general(plan, workspaces)))
 
 

@@ -4,8 +4,8 @@
 
 Note [Aliasing is observed]
     Each virtual argument is passed to the op as a meta tensor with its own storage. A result with the same storage is a view of
-    the argument. If an argument's shape has changed, the op resized it (`resize_`, `out=`). If its storage has changed, the op
-    gave it other memory (`set_`).
+    the argument. If an argument's shape has changed, the op resized it (`resize_`, `out=`). If an argument's storage has
+    changed, the op has replaced the argument's memory (`set_`).
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*QUANTISED)
     on_cpu = _refuse_missing_dtypes(func, args, kwargs)
-    if on_cpu is None:  # else the CPU kernel has accepted the call
+    if on_cpu is None:  # otherwise, the CPU kernel has accepted the call
         _refuse_shapes(func, args, kwargs)
     try:
         result = without_warnings(lambda: func(*args, **kwargs)) if _has_out(func) else func(*args, **kwargs)
@@ -235,8 +235,8 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
 _INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")
 
 
-_TRIED_ELEMENTS = 1 << 20  # elements; larger calls are not computed on the CPU
-_REFUSED_ELEMENTS = 1 << 28  # elements; calls that the CPU probably rejects, before it computes anything
+_TRIED_ELEMENTS = 1 << 20  # calls with more elements are not computed on the CPU
+_REFUSED_ELEMENTS = 1 << 28  # limit in elements for calls that the CPU kernel probably rejects before it computes anything
 
 
 def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
@@ -354,9 +354,9 @@ def _refuse_shapes(func: Op, args: Args, kwargs: Kwargs) -> None:
         del error  # the error's traceback refers to the call's tensors
 
 
-_VALUES = ("from", "to")  # arguments that are no sizes
+_VALUES = ("from", "to")  # these arguments are values, not sizes
 _KEPT_SIZES = 8
-_SMALLER_ELEMENTS = 1 << 18  # computed in at most a millisecond
+_SMALLER_ELEMENTS = 1 << 18  # the CPU computes a call of this size in at most a millisecond
 
 
 def _smaller_sizes(sizes: set[int], numbers: set[int], above: int = 0) -> dict[int, int]:
@@ -376,7 +376,7 @@ def _smaller_sizes(sizes: set[int], numbers: set[int], above: int = 0) -> dict[i
     return smaller
 
 
-_NUMBER = re.compile(r"(?<![a-w\d])\d+")  # also in "9x12", but not in "float32"
+_NUMBER = re.compile(r"(?<![a-w\d])\d+")  # matches both numbers in "9x12", but not the number in "float32"
 
 
 def _smaller_sizes_in(error: Exception) -> set[int]:
@@ -389,7 +389,8 @@ def _with_smaller_sizes(func: Op, args: Args, kwargs: Kwargs) -> tuple[Args, Kwa
     named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
     is_size = {a.name: "number" not in str(a.type) and a.name not in _VALUES for a in func._schema.arguments}
     integers = {leaf for leaf in tree_leaves({name: named[name] for name in named if is_size[name]}) if type(leaf) is int}
-    above = _KEPT_SIZES if _elements(args, kwargs) > _REFUSED_ELEMENTS else 0  # a number in an error shows which size is meant
+    # distinct sizes, because a number in an error must identify one size
+    above = _KEPT_SIZES if _elements(args, kwargs) > _REFUSED_ELEMENTS else 0
     smaller = _smaller_sizes({size for tensor in tensors for size in tensor.shape}, {n for n in integers if n > 0}, above)
 
     def convert(value: TorchAny) -> TorchAny:
@@ -416,7 +417,7 @@ def _shape_error(func: Op, args: Args, kwargs: Kwargs, value: int, trues: int | 
             or any(internal in text for internal in _INTERNAL)
             or fits_in_float(func, text)
         )
-        error.__context__ = None  # its traceback, like the error's, would keep the script's tensors alive
+        error.__context__ = None  # the tracebacks of both errors would keep the script's tensors alive
         return error.with_traceback(None) if type(error) in (RuntimeError, IndexError) and not is_other else None
     except (TypeError, ValueError, OverflowError):
         pass
@@ -441,10 +442,10 @@ def fits_in_float(func: Op, of_cpu: str) -> bool:
 
 
 _TRIED_FOR_DTYPES = 1 << 12  # elements
-_LOW_PRECISION = re.compile(r"'(Half|BFloat16|ComplexHalf)'")  # more ops support these dtypes on CUDA than on the CPU
+_LOW_PRECISION = re.compile(r"'(Half|BFloat16|ComplexHalf)'")  # some ops support these dtypes on CUDA, but not on the CPU
 # "CPUBoolType{[4, 5]}" is part of an error about shapes
 _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool(?!Type\{)|floating")
-# on all devices
+# on all devices, the op requires indices of these dtypes
 _WANTS_INDICES = re.compile(r"type (to be )?'?(long int|Long|int64|int32/int64)\b|dtype is wrong|used as indices")
 
 

@@ -1,6 +1,6 @@
 """Computes result shapes of ops without a usable meta kernel.
 
-    RULES[torch.ops.aten.linalg_lstsq.default](a, b)[0].shape     # of the solution, if `a` and `b` are on "meta"
+    RULES[torch.ops.aten.linalg_lstsq.default](a, b)[0].shape     # shape of the solution, for `a` and `b` on "meta"
 """
 
 from __future__ import annotations

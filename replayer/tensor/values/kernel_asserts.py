@@ -78,7 +78,7 @@ def _index(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None
             dim += index.dim()
             continue
         if dim == tensor.dim():
-            return None  # too many indices
+            return None  # the call has too many indices
         size = tensor.size(dim)
         place = None if index is None else _outside(host(index), -size, size)
         if place is not None:

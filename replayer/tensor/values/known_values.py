@@ -20,7 +20,7 @@ from replayer.tensor.generators import BaseGenerator, PhiloxState, host_numbers,
 from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, lazy_conjugation
 from replayer.torch_types import Op, TorchAny
 
-_LARGE_BYTES = 1 << 30  # the machine's spare memory is only read for larger tensors, because reading it takes time
+_LARGE_BYTES = 1 << 30  # spare memory is checked only for tensors above this size, because the check takes time
 
 
 def known_values(tensor: TorchAny) -> torch.Tensor | float | int | bool | None:
@@ -171,7 +171,7 @@ class Folding:
             results, contents = (made, values) if isinstance(made, list) else ([made], [values])
             for one, content in zip(results, contents, strict=True):
                 if one is not None:
-                    # the CPU makes no tensor for a gradient that is not needed
+                    # the CPU kernel returns no tensor for a gradient that is not needed
                     set_known_values(one, content if content is not None and one.shape == content.shape else None)
                     if self.assumed and type(one.allocation.known) is Uniform:
                         one.allocation.known = one.allocation.known._replace(assumed=True)

@@ -16,9 +16,10 @@ from functools import cache
 from traceback import walk_stack
 from types import CodeType, FrameType
 
-CallSite = tuple[CodeType, int]  # a code object, and the offset of an instruction
+CallSite = tuple[CodeType, int]  # a code object, and an instruction's offset in the code
 
-_BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN"}  # possible between a call and the jump that uses its result
+# these instructions may be between a call and the jump that uses the call's result
+_BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN"}
 _JUMPS = {*dis.hasjrel, *dis.hasjabs}
 _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 

@@ -204,8 +204,8 @@ def _comparison(func: Op) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """Return what is known of the result of `one == other`: the maximum number of true elements. In `labels[:, None] ==
-    classes`, for example, a label equals at most one class."""
+    """Return the maximum number of true elements in the result of `one == other`. In `labels[:, None] == classes`, for example,
+    a label equals at most one class."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))
