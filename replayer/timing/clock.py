@@ -12,12 +12,12 @@ Note [Recorded time and the script's time]
     reports them with twice their real duration.
 
 Note [Virtual time]
-    The virtual clock shows the machine's time plus all skipped waits. Skipped waits do not advance other processes such as
-    DataLoader workers, so the script's waits for data are meaningless.
+    The virtual clock shows the machine's time plus all skipped waits. Other processes, such as DataLoader workers, make no
+    progress during a skipped wait. The script's waits for data are therefore meaningless.
 
 Note [Polls]
-    A script may ask in a loop whether GPU work has ended, with `query` or `is_completed`. Without a sleep in the loop, a clock
-    that skips waits would keep the CPU busy for as long as the work lasts. Each further query for the same end therefore
+    A script may ask in a loop whether GPU work has ended, with `query` or `is_completed`. If the loop does not sleep and the
+    clock skips waits, the loop would keep the CPU busy until the work has ended. Each further query for the same end therefore
     advances such a clock by 1/64 of the time since the first query.
 
 Note [The recorded clock]
@@ -42,10 +42,11 @@ from replayer.timing.main_thread import MainThreadWatch
 # 5 % of the elapsed time.
 _SPIN_NS = 120_000
 _TIME_PER_SPIN = 20
-_SPIN_SAVED_NS = 1_000_000  # busy-loop time that may be saved up for waits in quick succession
-_PR_SET_TIMERSLACK = 29  # linux/prctl.h
+_SPIN_SAVED_NS = 1_000_000  # unused busy-loop time is saved up to this limit, for waits in quick succession
+_PR_SET_TIMERSLACK = 29  # from linux/prctl.h
 _POLLS_PER_WAIT = 64  # see Note [Polls]
-POLL_NS = 1_000  # time added per query of a clock that stands still; on real machines, a query takes 50 to 2 000 ns
+# Each query of a stopped clock advances the clock by this time. On real machines, a query takes 50 to 2 000 ns.
+POLL_NS = 1_000
 
 
 class Clock(Protocol):
@@ -54,8 +55,8 @@ class Clock(Protocol):
     ahead_ns: int | None = None  # offset from `perf_counter_ns` to `now_ns`, or None if the offset can change
     speed: Fraction = Fraction(1)  # nanoseconds of this clock per nanosecond of the script's time
     flows: bool = True  # False if only waits advance the clock; see Note [The recorded clock]
-    skips_waits: bool = False  # do waits take no real time?
-    _polled_ns: Mapping[int, int] = {}  # time of the first query, by the end time of the pending work
+    skips_waits: bool = False  # True if waits take no real time
+    _polled_ns: Mapping[int, int] = {}  # for each end time of pending work, the time of the first query
 
     def now_ns(self) -> int: ...
 
@@ -114,7 +115,7 @@ class WallClock(Clock):
 
 
 class VirtualClock(Clock):
-    """Waits take no real time."""
+    """With this clock, waits take no real time."""
 
     # see Note [Virtual time]
     skips_waits = True
@@ -125,11 +126,11 @@ class VirtualClock(Clock):
         self._new_lock()
 
     def _new_lock(self) -> None:
-        self._lock = threading.RLock()  # entering an RLock is a single C call
+        self._lock = threading.RLock()  # an RLock, because entering an RLock is a single C call
         self._jumped = threading.Condition(self._lock)
 
     def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
-        # two values in one tuple, because other threads read both values without a lock
+        # one tuple with two values, because other threads read both values without a lock
         self._state: tuple[int | None, int] = paused_ns, ahead_ns
         self.ahead_ns = ahead_ns if paused_ns is None else None
 

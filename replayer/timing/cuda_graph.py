@@ -1,7 +1,7 @@
 """Stores the ops that a script captures in a CUDA graph, and simulates the ops each time the graph is launched.
 
     capture = GraphCapture(stream, thread, mode="global", refuse=error)
-    capture.add_work(simulator.play_node, stream, signature, None)      # instead of playing it
+    capture.add_work(simulator.play_node, stream, signature, None)      # the graph's launches simulate this op later
     graph = capture.end()
     for call, args in graph.calls: ...
 
@@ -13,8 +13,8 @@ Note [Recorded graphs]
     A recorded launch of a CUDA graph does not list the captured ops, and a script may launch several graphs in any order. A
     captured graph therefore takes the times of a recorded graph with a similar number of kernels and copies. It prefers graphs
     that no other captured graph has taken, and graphs that the recording launches in the same phase. On the recorded GPU, an op
-    may launch several kernels. If the script launches as many graphs in a phase as the recording, the graph with the k-th
-    fewest kernels therefore takes the recorded graph with the k-th fewest kernels.
+    may launch several kernels. If a phase of the script and the recorded phase launch equally many graphs, the replay sorts the
+    graphs of both by their numbers of kernels. The graphs are then paired in this order.
 
 Note [Joined streams]
     As in CUDA, the first stream of a capture must wait for all work that was captured on other streams before the capture ends.
@@ -41,7 +41,7 @@ SEED_OR_OFFSET = OpSignature("aten::fill_", ((1,),), ("int64",))
 
 @dataclass(frozen=True, eq=False)
 class CapturedGraph:
-    origin: VirtualStream  # the stream on which the capture began
+    origin: VirtualStream  # the CUDA stream on which the capture began
     others: tuple[VirtualStream, ...]  # all other streams
     calls: tuple[Call, ...]
     computing: tuple[Callable[[], object], ...]  # these functions compute tensor values
@@ -66,7 +66,8 @@ class GraphCapture:
         self._computing: list[Callable[[], object]] = []
         self.generators: set[object] = set()
         self.graph: TorchAny = None  # the script's torch.cuda.CUDAGraph
-        self.registered: frozenset[object] | None = None  # generators that captured ops may use; None means any
+        # random generators that captured ops may use; None means any generator
+        self.registered: frozenset[object] | None = None
         self._as_before: dict[int, Callable[[], None]] = {}
         self._add(stream)
 
@@ -94,7 +95,7 @@ class GraphCapture:
         """Record an event in the captured graph. Return False if the stream is not part of the capture."""
         if stream in self:
             if event.external:
-                self.begin_work(stream)  # a node of the graph
+                self.begin_work(stream)  # an external event is a node of the graph
             self._events[event] = self._preceding[stream].copy()
             event.device = stream.device
         else:

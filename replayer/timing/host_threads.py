@@ -2,12 +2,12 @@
 
     threads = HostThreads()
     thread = threads.begin(now_ns)      # called in the new thread
-    threads.use_shared_row(thread, "replica 0")   # the row of the previous step's thread with this name
+    threads.use_shared_row(thread, "replica 0")   # uses the row that a thread with this name had in the previous step
 
 Note [Threads beside the script]
     A thread that copies batches works while the script's thread is in any phase. The thread's ops take their recorded host
     time, but do not wait until the recorded start of the op in the phase. The thread's ops do not begin or prolong phases of
-    the script. The recorded call of the op may be in any phase of the step.
+    the script. The op's recorded call may be in any phase of the step.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from traces.model.trace import Thread
 class HostThread:
     row: int
     host_ns: int  # the thread's virtual time
-    segment: object = None  # the recorded phase in which the thread is
+    segment: object = None  # the thread's current recorded phase
     position_ns: int = 0  # the thread's host time since the start of this phase
     device: int = 0
-    after_wait_ns: int = 0  # recorded host time in the last op after its wait for the device
+    after_wait_ns: int = 0  # recorded host time of the last op after it had waited for the device
     has_maker: bool = False  # True for threads that work on the script's phases, such as those of replicas
     callers: dict[int, Caller] = field(default_factory=dict)
     _known: dict[VirtualStream, Caller] = field(default_factory=dict)

@@ -22,17 +22,18 @@ Note [Another program]
     * OTHER_PROGRAM: all other scripts. Each op takes the median host time of the recorded ops with its name.
 
 Note [Kernels without an op]
-    Profilers of 2020 and 2021 recorded some kernels without the op that launched them. In the recorded program, an op without a
-    match takes the time of such a kernel nearby if the op has launched the same kernel elsewhere.
+    Profilers of 2020 and 2021 recorded some kernels without the op that launched them. If the script is the recorded program,
+    an op without a match may take the time of such a kernel nearby. This requires that the op has launched the same kernel
+    elsewhere.
 
 Note [Phases missing from the first step]
     The first step of a script can lack a phase, such as a GAN's update of the generator. If the current phase has no recorded
     call with the op's shapes, another phase with the same name provides the time.
 
 Note [Recorded phases without GPU work]
-    In traces that earlier versions imported, an op on the CPU could begin a phase. The replay sees only ops on the GPU, so its
-    phases would be paired with the wrong recorded phases. If a recorded phase launches no GPU work, the script's phase is
-    therefore paired with the next recorded phase of the same name that calls the phase's first op.
+    In traces that earlier versions imported, an op on the CPU could begin a phase. The replay sees only ops on the GPU. Its
+    phases would therefore be paired with the wrong recorded phases. If a recorded phase launches no GPU work, the script's
+    phase is therefore paired with the next recorded phase of the same name that calls the phase's first op.
 
 Note [Loops of varying length]
     A script may repeat ops or phases more often than in the recorded step, for example in an episode of reinforcement learning.
@@ -68,7 +69,7 @@ Match = tuple[Origin, Instance]
 class RememberedMatch(NamedTuple):
     signature: OpSignature
     match: Match | None
-    unmatched_ns: int  # recorded GPU time of the phase that is not assigned to a replayed op
+    unmatched_ns: int  # recorded GPU time of the phase that no replayed op has taken
 
 
 class MatchHistory(NamedTuple):
@@ -86,10 +87,11 @@ class StepMatcher:
         self.keys = keys
         self.histories = histories
         self.state = bytearray(len(step.kernels))
-        self.of_same_program = False  # do the forward passes so far match? See Note [Kernels without an op]
+        self.of_same_program = False  # True if all forward passes so far match, see Note [Kernels without an op]
         self.ended_ns = [0] * len(step.kernels)  # end time of each played kernel on the virtual timeline
         self.visited: dict[str, int] = {}
-        self.nearest: list[int] | None = None  # rows of the recorded steps with the most similar shapes, if they were needed
+        # rows of the recorded steps with the most similar shapes, or None if not yet needed
+        self.nearest: list[int] | None = None
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
         count = self.visited.get(name, 0) if self.visited or name != "other" else LEADING
@@ -145,20 +147,20 @@ class SegmentMatcher:
         self.name = name
         self.count = count
         self.pair_with(recorded)
-        self.position_ns = 0  # latest recorded host time that a thread has reached, without waits
+        self.position_ns = 0  # latest recorded host time (without waits) that a thread has reached
 
         # ops without a recorded call, with their rows in the timeline; at the end of a phase, they get the unused recorded
         # kernels
         self.deferred: list[tuple[OpSignature, int]] = []
         self.ops = 0
-        self.ops_on = Counter[int]()  # by device
+        self.ops_on = Counter[int]()  # number of ops for each device
         self.lanes: dict[int, SegmentMatcher] = {}
         self.thread: HostThread | None = None
         self.sameness: Sameness | None = None
         self.charged_before_ns = 0
-        self._charged_early: list[int] = []  # unmatched kernels that were charged before the segment's end
+        self._charged_early: list[int] = []  # unmatched kernels that were added to the timeline before the segment's end
         self._cursors: dict[str, int] = {}
-        self._reached_ns = 0  # active host time of the latest matched call in the recorded segment
+        self._reached_ns = 0  # host time (without waits) of the latest matched call in the recorded segment
         self._launches_ns: list[int] | None = None
         self.followed = 0
         self._call_log: list[RememberedMatch] = []

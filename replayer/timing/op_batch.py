@@ -24,7 +24,7 @@ from replayer.timing.timing_rules import host_times, queue_ends
 from traces.model.trace import Column, Origin
 from traces.script.script_splitter import BeginsSegment
 
-LEAST_CALLS = 8  # smaller batches are faster call by call
+LEAST_CALLS = 8  # for smaller batches, simulating one op at a time is faster
 
 _HOST = {name: i for i, name in enumerate(HOST_COLUMNS)}
 
@@ -35,9 +35,9 @@ class OpBatchSchedule:
 
     signatures: list[OpSignature]
     classes: bytes
-    stops: list[int]  # per call, the next call that must be played separately
-    position_ns: list[int]  # per call, active host time that the thread has reached before the call
-    begins_ns: Column  # per call, the recorded begin, up to which the thread advances
+    stops: list[int]  # for each call, the next call that must be simulated separately
+    position_ns: list[int]  # for each call, the host time without waits that the thread has reached before the call
+    begins_ns: Column  # for each call, the recorded start, up to which the thread advances
     advance_ns: Column
     own_ns: Column
     host_rows: Column
@@ -49,7 +49,8 @@ class OpBatchSchedule:
     work_rows: Column
     charged_ns: dict[Origin, Column]
     matched: Column
-    is_other_program: bool = False  # True for a different program, to which the recorded host time between calls does not apply
+    # True if the script is a different program, because the recorded host time between calls then does not apply
+    is_other_program: bool = False
 
     @classmethod
     def of(

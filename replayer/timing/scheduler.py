@@ -26,8 +26,8 @@ from traces.model.layouts import Shape
 from traces.model.trace import NONE, DeviceKind, Origin
 from traces.names.equivalent_ops import canonical_op
 
-_LEFTOVERS = 256  # bounded, because a script's steps may all differ
-_SCALES = 50_000  # bounded, because the plan cache drops old signatures
+_LEFTOVERS = 256  # maximum number of entries, because all steps of a script may differ
+_SCALES = 50_000  # maximum number of entries, because the plan cache drops old signatures
 _FIRST_SIDE_STREAM = 1_000  # recorded side streams get numbers above the numbers of the script's streams
 
 
@@ -46,7 +46,7 @@ class StreamScheduler:
         self.scale = lru_cache(_SCALES)(self._scale)
         self.row_of: Callable[[str], int] = lambda _: 0
         self.of_other_program = False
-        self.on_wait: Callable[[], None] | None = None  # called where the script waits for the device
+        self.on_wait: Callable[[], None] | None = None  # the replay calls this function when the script waits for the device
         self.home = 0  # the script's device that corresponds to the recorded program's first device
 
     def stream(self, device: int, number: int, priority: int = 0) -> VirtualStream:
@@ -187,7 +187,7 @@ class StreamScheduler:
 
     def _scale(self, signature: OpSignature, shapes: tuple[Shape, ...], dtype: str) -> float:
         if not shapes:
-            return 1.0  # calls without recorded shapes cannot be scaled
+            return 1.0  # the times of calls without recorded shapes cannot be scaled
         recorded, own = (shapes, self.recording.convolution_outputs.of(shapes)), (_seen(signature)[0], signature.outputs)
         return self.recording.costs.ratio(canonical_op(signature.op), dtype, recorded, own)
 

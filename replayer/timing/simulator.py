@@ -41,7 +41,7 @@ from traces.script.step_rule import Optimizers
 _MOST_AHEAD_NS = 20_000_000
 _AHEAD_AFTER_WAIT_NS = 15_000_000
 
-# maximum number of stored batches per phase; the number is limited, because ops may differ in every step
+# maximum number of stored batches per phase, because ops may differ in every step
 _BATCHES_KEPT = 64
 
 
@@ -62,7 +62,7 @@ class Simulator:
         self._unrecorded_graph = OpSignature(name, (), ())
         # see Note [Recorded graphs] in cuda_graph.py
         self._launches = WeakKeyDictionary[CapturedGraph, list[OpSignature]]()
-        self._launched_in: dict[str, WeakKeyDictionary[CapturedGraph, OpSignature | None]] = {}  # by phase
+        self._launched_in: dict[str, WeakKeyDictionary[CapturedGraph, OpSignature | None]] = {}  # keys: phases
         self._schedules: dict[RecordedSegment, tuple[MatchHistory, OpBatchSchedule]] = {}
         self._batches: dict[RecordedSegment, dict[int, PhaseGrainBatch]] = {}
 
@@ -81,7 +81,7 @@ class Simulator:
         if stream.device != self.scheduler.home:
             segment, thread = tracker.remainder.lane(whole, thread, stream.device)
         match, found_in = self._find(thread, segment, whole, signature)
-        if found_in is not segment:  # the replay has switched to another recorded step
+        if found_in is not segment:  # the replay has just switched to another recorded step
             segment = whole = found_in
         position_ns = thread.position_in(whole, whole.position_ns)
         if match is None or (copy is None and not self.scheduler.may_stand_for(signature, match[1])):
@@ -141,7 +141,7 @@ class Simulator:
         else:
             advance_ns, own_ns = host_times(position_ns, from_ns, to_ns)
             begin_ns = max(from_ns, position_ns)
-        if not is_beside:  # a thread may wait for the script
+        if not is_beside:  # the lag of a thread beside the script does not count, because such a thread may wait for the script
             self.stats.lag_ns += max(now_ns - thread.host_ns - advance_ns, 0)
         start_ns = call_start(thread.host_ns, advance_ns, now_ns, stream.room_at_ns())
         thread.host_ns = start_ns + own_ns
@@ -223,13 +223,13 @@ class Simulator:
             if not is_recorded:
                 self.play_node(thread, here(args[0]), args[1], start_ns, row, args[2])
             elif args[1].phase_class == LOSS:
-                self.tracker.loss_called(thread)  # the recorder has seen the call during the capture
+                self.tracker.loss_called(thread)  # the recorder saw this call during the capture of the graph
         for branch in graph.others:
             stream.wait(branch.ready_ns)
-        stream.pending.clear()  # a graph occupies one place in the launch queue
+        stream.pending.clear()  # the whole graph occupies only one place in the launch queue
         stream.pending.extend([*queue, stream.ready_ns])
         if not is_in_module:
-            self.tracker.script.module_returned()  # the captured modules
+            self.tracker.script.module_returned()  # the modules that were captured in the graph
 
     def _launch_in(self, segment: SegmentMatcher, graph: CapturedGraph, launches: list[OpSignature]) -> OpSignature | None:
         # see Note [Recorded graphs] in cuda_graph.py
@@ -376,7 +376,7 @@ class Simulator:
             usual_ns = self.scheduler.usual_host_ns(signature)
             own_ns = usual_ns if self.tracker.remainder.is_other_program else 0
             if not self.scheduler.clock.flows:
-                own_ns = max(own_ns, 1)  # keeps the order of ops, phases and waits on a clock that stands still
+                own_ns = max(own_ns, 1)  # if the clock stands still, this keeps the order of ops, phases and waits
             self.stats.lag_ns += max(now_ns - thread.host_ns - (usual_ns - own_ns), 0)
             start_ns = max(thread.host_ns, now_ns)
             thread.host_ns = start_ns + own_ns

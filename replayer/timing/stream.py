@@ -2,7 +2,7 @@
 
     stream = VirtualStream(device=0, number=0)
     end_ns = stream.push(launched_ns=100, latency_ns=5, gap_ns=1, duration_ns=50)   # 155
-    stream.push(launched_ns=110, latency_ns=5, gap_ns=1, duration_ns=50)            # 206: queued behind the first
+    stream.push(launched_ns=110, latency_ns=5, gap_ns=1, duration_ns=50)            # 206: starts after the first kernel
 
 Note [A full launch queue]
     A kernel launch returns at once unless the launch queue of the CUDA stream is full. CUDA does not document the maximum
@@ -66,7 +66,9 @@ class VirtualEvent:
 
     def __init__(self, *, external: bool = False) -> None:
         self.external = external
-        self.captured = False  # last recorded during a capture, so only the captured graph can use the event
+        # True if the event was last recorded during a capture, because only the captured graph can use such an event
+        self.captured = False
         self.time_ns: int | None = None
-        self.awaited = False  # awaited before it was recorded, see Note [Waits on unrecorded events]
+        # True if the script waited for the event before recording it, see Note [Waits on unrecorded events]
+        self.awaited = False
         self.device: int | None = None

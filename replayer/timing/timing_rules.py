@@ -4,7 +4,8 @@
     start_ns = call_start(host_ns=1_000, advance_ns=60, called_ns=1_010, room_ns=0)             # 1060
     kernel_end(launch_ns=1_070, latency_ns=5, ready_ns=1_100, gap_ns=1, duration_ns=50)         # 1151
 
-- `call_start`: an op starts at the recorded pace, but not before the script calls the op or the launch queue has room.
+- `call_start`: an op starts at the recorded pace, but not before the script calls the op, and not before the launch queue has
+  room.
 - `kernel_end`: a kernel starts when its launch has reached the GPU and earlier work on its stream has ended.
 """
 

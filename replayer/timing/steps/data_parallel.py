@@ -28,7 +28,7 @@ class OpenStage(NamedTuple):
     device_start_ns: int
     ordinal: int
     ops: int
-    recorded: RecordedStage | None  # the matching stage in the recording, or None
+    recorded: RecordedStage | None  # the recorded stage with the same name, or None
     segment: SegmentMatcher | None
 
 

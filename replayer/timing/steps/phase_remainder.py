@@ -87,7 +87,7 @@ class PhaseRemainder:
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:
                 if self.sameness is None and lane.is_same_so_far():
-                    continue  # the remainder may still cover these ops later
+                    continue  # at the end of the phase, the remaining recorded kernels may still match these ops
                 self._estimate_deferred(lane, thread, self._stream(ordinal))
                 continue
             if lane.mostly_unmatched or not lane.deferred:

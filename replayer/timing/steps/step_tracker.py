@@ -11,8 +11,8 @@ Note [Times of evaluation steps]
     when a batch is loaded. If the assumption is wrong, the rest of the step takes the times of the other kind of step.
 
 Note [Several model calls in one step]
-    One recorded inference step may contain many calls of the model, such as all tokens of a generated text. The script's step
-    continues with another model call if the recorded step has enough unused calls of the same ops.
+    One recorded inference step may contain many calls of the model, such as all tokens of a generated text. If the recorded
+    step has enough unused calls of the same ops, another model call belongs to the same step of the script.
 
 Note [Waits between phases]
     The recorder counts a synchronization between two phases as part of the second phase. In a recording without kernels, the
@@ -53,13 +53,13 @@ from traces.script.script_splitter import CutStep, ScriptSplitter
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
-_ENTERED = ("loader", "h2d", "zero_grad", "backward", "optimizer")  # phases that begin with a call of a wrapped function
+_ENTERED = ("loader", "h2d", "zero_grad", "backward", "optimizer")  # a call of a wrapped function begins each of these phases
 
 
 class LibraryPhases:
     def __init__(self, library: LibraryPace, slowdown: float = 1.0) -> None:
         self.pace, self._slowdown = library, slowdown
-        self._segments: dict[str, RecordedSegment] = {}  # one object per phase, because caches belong to the object
+        self._segments: dict[str, RecordedSegment] = {}  # one object for each phase, because the object stores caches
         self._before_backward_ns = 0
 
     def begin(self, name: str) -> RecordedSegment | None:
@@ -95,7 +95,7 @@ class LibraryPhases:
 
 class WorkloadCheck:
     def __init__(self, recorded: WorkloadSignature | None, script: WorkloadObserver, *, trains: bool) -> None:
-        self._recorded = recorded  # of a training step if the recorded program trains
+        self._recorded = recorded  # workload of a training step if the recorded program trains
         self._script, self._trains = script, trains
         self._is_same, self._is_final = True, False
 
@@ -126,42 +126,43 @@ class StepTracker:
         self.stages = DataParallelStages(scheduler)
         self.remainder = PhaseRemainder(scheduler, strict=config.strict)
         self.grads_enabled: Callable[[], bool] | None = None
-        self.launches_graph: OpSignature | None = None  # the launch of the CUDA graph that captured the current calls
+        self.launches_graph: OpSignature | None = None  # launch of the CUDA graph that contains the current calls
         self._evaluates = False  # the current step takes its times from an evaluation step
         self._histories: Histories = {}
         self.step = self._matcher(recording.choice.training(0))
         self.segment: SegmentMatcher | None = None
-        self.begins_segment = (True, True, True, True)  # for each class of op: does such an op begin another segment?
+        self.begins_segment = (True, True, True, True)  # for each class of op, True if such an op begins another segment
         self.trained = self._evaluated = 0
-        self._compiled = len(COMPILE_NS)  # before the current step
+        self._compiled = len(COMPILE_NS)  # number of compilations before the current step
         self._should_train = False  # the script has followed the recorded order so far, and a training step is next
         self._follows = True  # the script's training and evaluation steps have followed the recorded order so far
         trains = bool((recording.trace.steps.kind != StepKind.EVALUATION).any())
         self._workload = WorkloadCheck(recording.trace.workload, self.script.workload, trains=trains)
         self._uses_gpu = False
-        self._owed_ns = 0  # recorded host time before the current step's first phase that is not charged yet
+        self._owed_ns = 0  # recorded host time before the first phase of the current step that has not passed yet
         self._step_start_ns = NONE
         self._done: list[tuple[str, int, int, int, int, int]] = []
         self._begun_ns = self._begun_device_ns = 0
         self._by_phases = recording.trace.grain == "phase" and recording.library_pace is None
         self._has_kernels = recording.trace.grain == "kernel"
         self._sees_no_ops = self._by_phases or recording.has_phases_of_recorder
-        self._left_ns = NONE  # when the host left the current phase or step, see Note [Waits between phases]
+        self._left_ns = NONE  # time at which the host left the current phase or step, see Note [Waits between phases]
         self._wall_ns = scheduler.clock.now_ns()
         self._loader_ns = 0
-        self._clock_paused_for_loader = False  # whether the clock is paused for the current loader call
+        self._clock_paused_for_loader = False  # True if the clock is paused for the current call of the loader
         self._asked_ns: dict[int, tuple[int, int]] = {}
         self._at_call: tuple[SegmentMatcher | None, int] = None, 0
         self._ops_in: dict[tuple[bool, str, int], int] = {}
         # See Note [Phase times from the library].
         self._library = None if recording.library_pace is None else LibraryPhases(recording.library_pace, recording.slowdown)
-        self._step_done_ns = 0  # when the device finished the previous step, if times come from the library
+        self._step_done_ns = 0  # time at which the device finished the previous step, if times come from the library
 
     def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:
         self.script.op(thread, phase_class, now_ns)
         self._see_phase()
         segment = self.segment
-        # None at the first op after a step that ended in a phase entered by name, and at an op of another thread
+        # No segment is open for an op of another thread. No segment is open either for the first op after a step that ended in
+        # a named phase.
         if segment is None:
             segment = self._begin(self.script.thread or thread, self.script.current or "other")
         return segment
@@ -405,7 +406,7 @@ class StepTracker:
         self._uses_gpu |= segment.ops > 0
         if self._uses_gpu and not self.remainder.is_other_program:
             due_ns, self._owed_ns = due_ns + self._owed_ns, 0
-        if recorded is not None and self._uses_gpu:  # only for scripts that use the GPU
+        if recorded is not None and self._uses_gpu:  # skip this for scripts that do not use the GPU
             # the recorded host time includes waits
             if recorded.phase_grained or (self._by_phases and segment.name != "loader"):
                 self._top_up(segment, 1.0)
@@ -417,7 +418,7 @@ class StepTracker:
                 if not self.remainder.is_other_program:
                     due_ns += max(recorded.host_ns - thread.position_ns, 0)
                     due_ns = max(due_ns, self._begun_ns + recorded.least_host_ns)
-        if segment.name == "loader":  # the script's own work after the batch arrived
+        if segment.name == "loader":  # time of the script's own work after the batch has arrived
             self._loader_ns += max(now_ns - thread.host_ns, 0)
             if self._pad_loader and recorded is not None:
                 due_ns = max(due_ns, self._begun_ns + recorded.host_ns)
@@ -444,7 +445,8 @@ class StepTracker:
         recorded = segment.recorded
         if recorded is None:
             return
-        for device in {self._scheduler.home, *segment.ops_on}:  # only one device was timed; replicas do the same work
+        # the recording has the time of only one device; replicas do the same work
+        for device in {self._scheduler.home, *segment.ops_on}:
             until_ns = self._begun_device_ns + int(recorded.device_ns * share)
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
@@ -488,8 +490,8 @@ class StepTracker:
         self._loader_ns = 0
 
     def stop(self, thread: HostThread) -> None:
-        # With `--strict`, a phase that ends too early raises NotExact: some of its recorded kernels have not run. The script
-        # may stop in the middle of a phase, so its last phase is then not ended.
+        # With `--strict`, NotExact is raised if a phase ends before all its recorded kernels have run. The script may stop in
+        # the middle of a phase, so the last phase is not ended with `--strict`.
         unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0
         if not unplayed:
             self.script.stop(thread, self._scheduler.clock.now_ns())
@@ -519,7 +521,7 @@ def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> Segment
     step.nearest = present.nearest
     tracker.segment = switched = step.take_over(tracker.step, segment)
     if switched is not None:
-        if segment.recorded is None:  # a phase without recorded calls remembers none
+        if segment.recorded is None:  # a phase without recorded calls has no calls to remember
             switched.match(signature)
         switched.position_ns = switched.reached_before_latest_ns
     tracker.stages.switch_segment(switched)

@@ -17,7 +17,7 @@ import numpy as np
 from replayer.memory.op_rows import PER_OP
 from traces.model.trace import NONE, Column, HostKind
 
-NAMED = 1 << 16  # above the number of pending ops; small integers are faster to add
+NAMED = 1 << 16  # larger than the number of pending ops, but small, because adding small integers is faster
 
 
 class _ThreadMarks:
@@ -59,7 +59,7 @@ class HostRanges:
 
 
 def _in_groups(depth: Column) -> Column:
-    return np.argsort(depth.astype(np.int16), kind="stable")  # small integers are sorted in linear time
+    return np.argsort(depth.astype(np.int16), kind="stable")  # numpy sorts small integers in linear time
 
 
 @dataclass(frozen=True, slots=True)

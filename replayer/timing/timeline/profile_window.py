@@ -32,14 +32,14 @@ _CALLS = {
     DeviceKind.MEMCPY: "cudaMemcpyAsync",
     DeviceKind.MEMSET: "cudaMemsetAsync",
 }
-# names in Kineto's profiles that come from the dispatch of ops on virtual tensors
+# Kineto's profiles contain these names because of the dispatch of ops on virtual tensors
 OUR_DISPATCH = ("PythonSubclass", "PythonDispatchMode", "prims::")
 _OF_AUTOGRAD = ("Sequence number", "Fwd thread id")
 _CALL, _ID, _CALLER = "python_function", "Python id", "Python parent id"
-_NESTED = (_CALL, "user_annotation", "cpu_op", "cuda_runtime")  # outer before inner, if two events have the same times
+_NESTED = (_CALL, "user_annotation", "cpu_op", "cuda_runtime")  # if two events have the same times, the outer event comes first
 _ON_HOST = ("cpu_op", "cuda_runtime", "cpu_instant_event")
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
-_OF_LOADER = "enumerate(DataLoader)#"  # torch's name of the range around a wait for a batch
+_OF_LOADER = "enumerate(DataLoader)#"  # torch's name for the range in which a script waits for a batch
 _BEYOND = 1 << 24  # first id of ops that are not in Kineto's file
 
 
@@ -51,7 +51,7 @@ def with_launches(trace: Trace) -> Trace:
     _, first, of, counts = np.unique(ops, return_index=True, return_inverse=True, return_counts=True)
     turn = np.arange(len(ops)) - first[of]  # The kernels of an op are consecutive.
     share_ns = takes_ns[ops] // (counts[of] + 1)
-    # a copy from or to pageable memory waits until the copy has ended
+    # a copy of pageable memory makes the host wait until the copy has ended
     pageable = np.array(["Pageable" in trace.strings[name] for name in device.name[linked].tolist()], bool)
     call_ns = np.where(pageable, np.minimum(share_ns, 1), share_ns)
     names = {int(kind): trace.strings.add(name) for kind, name in _CALLS.items()}
@@ -173,7 +173,7 @@ def with_virtual_gpu(
     clocks = _clocks_of(ends_own, ends_recorded, pairs, alone)
     host = os.getpid()
     on_host = [row for row in rows if row.get("cat") in _ON_HOST or row.get("ph") == "s"]
-    for tid in dict.fromkeys(row["tid"] for row in on_host):  # threads that began during the profile are unknown to Kineto
+    for tid in dict.fromkeys(row["tid"] for row in on_host):  # Kineto does not know threads that began during the profile
         threads.setdefault(tid, max((host, *threads.values())) + 1 if threads else host)
     for row in on_host:
         row["pid"], row["tid"] = host, threads[row["tid"]]

@@ -13,17 +13,18 @@ from traces.model.trace import Origin
 
 @dataclass(slots=True)
 class ReplayStats:
-    # device time by the origin of its duration
+    # device time for each origin of durations
     charged_ns: dict[int, int] = field(default_factory=lambda: {int(origin): 0 for origin in Origin})
     uncharged_ns: int = 0  # recorded device time of phases that the script did not enter
-    reads_unrecorded: int = 0  # number of host reads answered with a placeholder
+    reads_unrecorded: int = 0  # number of values that the host read but that were not recorded
     sizes_assumed: int = 0  # number of assumed sizes of data-dependent results
-    events_never_recorded: int = 0  # events of the whole run that were waited for but never recorded
-    missing: dict[tuple[str, tuple[Shape, ...]], int] = field(default_factory=dict)  # count of unmatched ops by (op, shapes)
-    lag_ns: int = 0  # excess of the script's host time over the recorded host time
+    events_never_recorded: int = 0  # number of events in the whole run that the script waited for, but never recorded
+    # number of unmatched ops for each (op, shapes)
+    missing: dict[tuple[str, tuple[Shape, ...]], int] = field(default_factory=dict)
+    lag_ns: int = 0  # time by which the script's host time exceeds the recorded host time
     waited_ns: int = 0
     ops: int = 0
-    # eight bytes per step; all other figures have a constant size
+    # these figures take eight bytes per step; all other figures have a constant size
     step_lag_ns: array[int] = field(default_factory=lambda: array("q"))
     step_busy_ns: array[int] = field(default_factory=lambda: array("q"))  # host time except waits for the device and for data
     step_ops: array[int] = field(default_factory=lambda: array("q"))

@@ -45,9 +45,9 @@ from traces.model.trace import (
 # Writing many rows at once is faster.
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000
-_HEADER_NS = 5_000_000_000  # time between two headers, which contain the figures of a process that is killed
+_HEADER_NS = 5_000_000_000  # time between two headers; if a process is killed, its figures are read from the last header
 _MOST_ROWS = 4 * _FLUSH_ROWS
-_WRITES_WITHIN_S = 300.0  # longest wait for the writing thread
+_WRITES_WITHIN_S = 300.0  # maximum time to wait for the writing thread
 
 _OP = int(HostKind.OP)
 _RANGE = int(HostKind.ANNOTATION)
@@ -144,9 +144,9 @@ def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
 
 
 class LoaderWait(NamedTuple):
-    own_start_ns: int  # this machine's Unix time
+    own_start_ns: int  # Unix time of this machine
     own_end_ns: int
-    start_ns: int  # on the time axis of the recording
+    start_ns: int  # time on the recording's time axis
     end_ns: int
 
 
@@ -208,7 +208,7 @@ class TimelineWriter:
         self._host = self._rows["host"].loose.extend
         self.host_rows = 0
         self.ranges = HostRanges()
-        self.nodes = array("q")  # of each backward op: host row, sequence number, forward thread
+        self.nodes = array("q")  # for each backward op: host row, sequence number, forward thread
         self._memory_ops: list[UnresolvedOps] = []
         self._memory_ns: dict[int, int] = {}
         self._first_row = 0
@@ -216,7 +216,7 @@ class TimelineWriter:
         self.loader_waits: list[LoaderWait] = []
         self._due_ns = perf_counter_ns() + _FLUSH_NS
         self._header_due_ns = 0
-        self.header_of: Callable[[], Trace] | None = None  # returns the current header
+        self.header_of: Callable[[], Trace] | None = None  # this function returns the current header
         self.step_rows = 0
         self.phase_rows = 0
         self.home = 0
