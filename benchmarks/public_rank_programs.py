@@ -191,7 +191,7 @@ def page(outcomes: list[Outcome]) -> str:
         f"| ended correctly | {right} |",
         f"| raised an error that names the call | {by_name} |",
         f"| also run natively (gloo, CPU), with the parameters compared | {compared} |",
-        f"| parameters equal to {EQUAL_TO:g} of each parameter's norm, after the first {STEPS} optimizer steps | {equal} |",
+        f"| parameters differ by at most {EQUAL_TO:g} of their norm after the first {STEPS} optimizer steps | {equal} |",
         "",
         "The next table shows the version of each project.",
         "",

@@ -62,8 +62,9 @@ ranks fit on a machine with {os.cpu_count()} processors. The script trained 20 s
 _PICTURES = """
 ## Pictures of many ranks
 
-`trace view --screenshot` and `trace report` draw similar ranks once. The table shows the processor time of these commands, the
-lowest of three runs. For one rank, nearly all of this time is the start of Python and its packages. The command
+If many ranks are similar, `trace view --screenshot` and `trace report` draw only one of them. The table shows the processor
+time of these commands, the lowest of three runs. For one rank, nearly all of this time is the start of Python and its packages.
+The command
 `python benchmarks/ranks.py --pictures REPLAY.msgpack --ranks 256 --write docs/ranks.md` writes this table.
 
 | command | ranks | CPU [s] | CPU for one rank [s] |

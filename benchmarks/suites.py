@@ -818,8 +818,8 @@ and options of each suite (SUITES).
 | CUDA only | tests that run on the virtual GPU, and that the CPU skips or does not have |
 | skipped | tests that the suite skips on the virtual GPU, such as tests for the CPU only |
 
-The table counts only tests that finished, with any result, both on the CPU and on the virtual GPU. Tests that lack a file or
-package are skipped. Only the table "Differences" counts these tests.
+The table counts only tests that finished both on the CPU and on the virtual GPU, with any result. If a file or package is
+missing, the test is skipped, and only the table "Differences" counts it.
 
 """
 AFTER = """

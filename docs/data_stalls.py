@@ -196,9 +196,9 @@ def page(cost: Cost) -> Iterator[str]:
     yield (
         'This page shows how long a training step waits for data, and repeats the experiments of the paper "Analyzing and '
         'Mitigating Data Stalls in DNN Training" (VLDB 2021) without a GPU. In short, training waits if the CPU cores '
-        "prepare fewer images per second than the GPU trains, or if the disk is too slow. The last section shows [what "
-        "agrees with the paper, and what does not](#what-agrees-and-what-does-not). Figure numbers in headings are those "
-        "of the paper.\n\n"
+        "prepare fewer images per second than the GPU can process, or if the disk is too slow. The last section shows "
+        "[what agrees with the paper, and what does not](#what-agrees-and-what-does-not). Figure numbers in headings refer "
+        "to the paper.\n\n"
         "To repeat the experiments, run `python docs/data_stalls.py`. To measure how long your own script waits for data, "
         "run `trace stalls SCRIPT --gpu v100`.\n"
     )
@@ -242,8 +242,8 @@ def page(cost: Cost) -> Iterator[str]:
         yield f"| {network} | {model.fetch_stall(network):.0%} | {reproduced:.0%} | {paper:.0%} |"
     yield f"\n## Epoch of {EPOCH_SAMPLES:,} images by cached share, ResNet-18 (figure 4), seconds\n"
     yield (
-        "A page cache evicts the files that were not read for the longest time. The paper's cache, MinIO, never "
-        "evicts files. The last column shows how long fetching took in the published experiment.\n"
+        "If a page cache is full, it removes the files that were not read for the longest time. The paper's cache, MinIO, "
+        "never removes files. The last column shows how long reading from the disk took in the published experiment.\n"
     )
     yield "| cached | SSD, page cache | SSD, MinIO | HDD, page cache | HDD, MinIO | published fetching, HDD |"
     yield "|---|---|---|---|---|---|"
@@ -251,7 +251,7 @@ def page(cost: Cost) -> Iterator[str]:
         cells = [model.epoch_s(disk, cached, policy) for disk in (SSD, HDD) for policy in CachePolicy]
         yield f"| {cached:.0%} | {' | '.join(f'{value:.0f}' for value in cells)} | {PUBLISHED_CACHE[cached]:.0f} |"
     yield f"\n## Larger batches, MobileNetV2 on {CORES_PER_GPU} cores (figure 9), seconds per epoch\n"
-    yield "`GPU computes` is the time in which the GPU works in an epoch. `epoch` also includes waits for data.\n"
+    yield "`GPU computes` is the time in which the GPU computes in an epoch. `epoch` also includes waits for data.\n"
     yield "| batch | GPU computes | epoch | epoch with the paper's core speed |\n|---|---|---|---|"
     for batch in BATCHES:
         computes, whole = model.epoch_by_batch(batch)
@@ -265,8 +265,8 @@ def page(cost: Cost) -> Iterator[str]:
         "as many images per second as the cores prepare. In our results, more cores increase the throughput linearly until "
         "the GPU is the bottleneck. The published throughput grows more slowly near the GPU's rate, because cores share "
         "caches and memory.\n"
-        "* The faster the GPU processes a network, the more of a step the network waits for data, both for preprocessing "
-        "and for reads from the disk. Our ranking of the networks differs from the ranking in the paper, because "
+        "* If the GPU processes a network faster, a larger share of each step is spent waiting for data, both for "
+        "preprocessing and for reads from the disk. Our ranking of the networks differs from the ranking in the paper, because "
         f"the GPUs have different speeds. The {GPU.upper()} in the library trains this many images per second: "
         f"{_rates('alexnet', 'shufflenet_v2_x1_0', 'squeezenet1_0', 'resnet18')}. The paper used other software.\n"
         "* A core of this machine may be faster than a core of the published server, which needs 5.8 ms per image (figure "
@@ -275,11 +275,11 @@ def page(cost: Cost) -> Iterator[str]:
         "time, but not the time of the epoch.\n"
         "* On this page, the share of waiting time sometimes differs from the paper. The paper decodes images with DALI, "
         "partly on the GPU, so the CPU time per image differs.\n"
-        "* If 40 % of the data fit in a page cache, the cache serves only 9 % of randomly ordered reads, because it evicts "
-        "most files before they are read again. A cache that never evicts serves 40 % of the reads. The table for figure 4 "
-        "has a column for each combination of cache and disk. The published times agree with those of a cache that never "
-        "removes files.\n"
-        "* Pinning copies a batch into locked pages that are reused. The pinning time therefore depends on the number of "
+        "* If 40 % of the data fit in a page cache, the cache serves only 9 % of randomly ordered reads, because it removes "
+        "most files before they are read again. A cache that never removes files serves 40 % of the reads. The table for "
+        "figure 4 has a column for each combination of cache and disk. The published times agree with those of a cache that "
+        "never removes files.\n"
+        "* Pinning copies each batch into the same locked pages. The pinning time therefore depends on the number of "
         "bytes, not on the network or the number of workers. Our pinning time is proportional to the batch size, but the "
         "published time grows more slowly than the batch size.\n"
         "* The paper measured AlexNet on a server with little memory: an epoch takes 21 % longer if memory pages are not "
@@ -377,8 +377,8 @@ def _validation(cost: Cost) -> Iterator[str]:
 def _pinning(cost: Cost) -> Iterator[str]:
     yield "\n## Pinning a batch, ms\n"
     yield (
-        "Pinning copies a batch into locked memory pages, from which the GPU can read directly. The row `ours, core time` "
-        "shows CPU time.\n"
+        "Pinning copies a batch into locked memory pages, because the GPU can read locked pages directly. The row `ours, "
+        "core time` shows CPU time.\n"
     )
     yield f"| batch | {' | '.join(map(str, PUBLISHED_PIN))} |\n|{'---|' * (len(PUBLISHED_PIN) + 1)}"
     yield f"| ours, core time | {' | '.join(f'{cost.pin_ms[batch]:.1f}' for batch in PUBLISHED_PIN)} |"

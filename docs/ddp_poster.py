@@ -139,8 +139,8 @@ def page(found: Cells) -> Iterator[str]:
         "To repeat the runs, use `python docs/ddp_poster.py RECORDING`.\n"
         "\n"
         "The figures on this page are estimates for a GPU with 7.79 GiB of memory, not measurements. The kernel times and "
-        "the CPU time per operation come from a recording of a V100. If the recording contains no tensor of the same "
-        "size, a kernel time is estimated. The times of transfers between GPUs are estimated from data sheets. The "
+        "the CPU time per operation come from a recording of a V100. If the recording has no kernel for tensors of the "
+        "same size, the kernel time is estimated. The times of transfers between GPUs are estimated from data sheets. The "
         "backend gloo is slow, because it sends data over TCP and through host memory. The virtual GPU follows PyTorch's "
         "rules for memory allocation and out-of-memory errors. The last section compares the bytes sent per epoch with "
         "published figures.\n"
@@ -211,9 +211,9 @@ def _names(runs: list[Run]) -> str:
 def _losses(found: Cells) -> Iterator[str]:
     yield "## Losses after 20 steps\n"
     yield (
-        "The table compares training losses on one GPU and on two GPUs, with values computed on the CPU. Two GPUs "
-        "share the batch that one GPU trains on, so only rounding and dropout change the loss. The backends NCCL and "
-        "gloo add up the same numbers, so they give the same losses.\n"
+        "The table compares training losses on one GPU and on two GPUs, with values computed on the CPU. With two GPUs, "
+        "each GPU trains on half of the same batch, so the losses differ only because of rounding and dropout. The "
+        "backends NCCL and gloo add up the same numbers, so they give the same losses.\n"
     )
     yield f"| network | {' | '.join((ONE, NCCL, GLOO))} |\n|---|---|---|---|"
     for net in NETS:
@@ -227,7 +227,7 @@ def _bytes(found: Cells) -> Iterator[str]:
     yield (
         "The network has 5 322 parameters. A replay counted how many bytes each step sends between the GPUs: the "
         "gradients and the loss. The number of bytes per epoch is the number of bytes per step times the number of steps "
-        "in an epoch (60 000 images). Each column `published` belongs to the column on its left.\n"
+        "in an epoch (60 000 images). Each column `published` shows the published figure for the column on its left.\n"
     )
     yield "| batch | steps | all-reduced per step | gradients per epoch | published | losses per epoch | published |"
     yield "|---|---|---|---|---|---|---|"
