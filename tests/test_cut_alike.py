@@ -283,7 +283,7 @@ def test_backward_passes_before_the_first_optimizer_step_belong_to_one_step(both
     assert [kind for kind, _ in cut] == ["T"]
 
 
-def test_ops_that_create_a_tensor_begin_a_phase_only_where_other_time_was_recorded(both: Callable[..., Cut]) -> None:
+def test_an_op_that_creates_a_tensor_begins_no_phase_that_the_recorder_did_not_see(both: Callable[..., Cut]) -> None:
     """GIVEN a loop that updates an average with `_foreach_lerp_` after zero_grad WHEN the recorder saw no such op THEN this op
     begins no phase."""
     recorded_ms = dict.fromkeys(("zero_grad", "h2d", "forward", "loss", "backward", "optimizer"), 1)

@@ -390,7 +390,7 @@ def test_running_on_windows_is_rejected_in_one_sentence() -> None:
     assert unsupported("linux") is None and unsupported("darwin") is None
 
 
-def test_a_repl_can_start_one_virtual_gpu_at_a_time_and_before_importing_torch(tmp_path: Path) -> None:
+def test_a_repl_can_start_one_virtual_gpu_and_must_do_so_before_importing_torch(tmp_path: Path) -> None:
     said = run(
         "",
         tmp_path,

@@ -184,7 +184,7 @@ def test_every_kind_of_script_runs_as_under_python(place: Place, words: list[str
     assert result.pid in result.booted
 
 
-def test_packages_of_the_tool_move_to_private_names_and_still_find_each_other(place: Place) -> None:
+def test_private_package_names_do_not_break_imports_between_packages_of_the_tool(place: Place) -> None:
     place.write(
         "script.py",
         """

@@ -82,7 +82,7 @@ def replay(trace: Path, folder: Path, *words: str, options: tuple[str, ...] = ()
     return done, facts
 
 
-def test_a_large_model_on_a_small_gpu_raises_the_recorded_out_of_memory_message(trace: Path, tmp_path: Path) -> None:
+def test_a_large_model_on_a_small_gpu_raises_the_recorded_error_message(trace: Path, tmp_path: Path) -> None:
     """GIVEN a GPU of 7.79 GiB THEN the script ends with the error of the recorded PyTorch release. The report says that the
     script does not fit."""
     done, facts = replay(trace, tmp_path, "4096", "24", options=("--gpu-memory", "7.79GiB"))

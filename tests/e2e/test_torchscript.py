@@ -240,7 +240,7 @@ print(torch.jit.load("plus.pt")(plus).device)
 """
 
 
-def test_methods_of_classes_functions_in_text_and_saved_functions_read_the_device_cuda(tmp_path: Path) -> None:
+def test_scripted_methods_and_saved_scripted_functions_read_the_device_cuda(tmp_path: Path) -> None:
     (tmp_path / "compiled.py").write_text(COMPILED)
     command = ["replay", "--trace", "p100-no-cudnn", "--", "-W", "ignore", "compiled.py"]
     assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == [*["True cuda False cpu"] * 5, "cuda:0"]

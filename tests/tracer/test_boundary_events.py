@@ -33,7 +33,7 @@ class Events:
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 50_000)), min_size=1, max_size=60))
-def test_the_recorded_time_of_a_cuda_event_is_when_the_gpu_reaches_the_event(script: list[tuple[int, int]]) -> None:
+def test_a_cuda_event_records_the_time_when_the_gpu_reaches_it(script: list[tuple[int, int]]) -> None:
     """Differences between events are exact. The offset between the clocks is the smallest that agrees with what the host has
     observed. The offset is exact if the GPU was idle at any event."""
     here = Events()

@@ -269,7 +269,7 @@ def test_the_nccl_ring_buffer_is_not_read_after_its_group_is_destroyed(monkeypat
     assert flight.read(last=True) == [] and not ring.dumps
 
 
-def test_collectives_of_the_second_implementation_of_nccl_are_read_from_its_own_ring_buffer(
+def test_collectives_of_the_second_nccl_implementation_are_read_from_a_separate_ring_buffer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In torch 2.15, the backend of such a group is called "nccl2"."""

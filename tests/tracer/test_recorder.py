@@ -337,7 +337,7 @@ def test_a_collective_with_several_work_objects_ends_with_the_last_one(bench: Be
     assert calls.ending.tolist() == [Ending.SEEN] and 150_000 <= calls.duration_ns[0] < 170_000
 
 
-def test_a_collective_that_the_script_never_waits_for_has_only_a_call_time(bench: Bench) -> None:
+def test_a_collective_without_an_observed_wait_has_only_a_call_time(bench: Bench) -> None:
     """GIVEN a collective whose work object is gone, one that is waited for during a capture, and one without a wait."""
     forgotten, captured, left = (let_go(bench, 90_000) for _ in range(3))
     bench.recorder.communication.give_up_call(forgotten)
@@ -542,7 +542,7 @@ def test_a_failing_optimizer_ends_its_phase(bench: Bench) -> None:
     assert names == ["other", "optimizer", "loader", "forward", "loss", "backward", "optimizer"]
 
 
-def test_a_step_during_a_graph_capture_makes_no_cuda_calls_and_has_no_times(bench: Bench) -> None:
+def test_during_a_graph_capture_the_recorder_makes_no_cuda_calls_and_measures_nothing(bench: Bench) -> None:
     """At the end of this step, rows are due to be written, but another stream captures a graph."""
     bench.train_step()
     bench.run(FLUSH_NS)
@@ -672,7 +672,7 @@ def test_finished_steps_are_written_even_if_no_later_step_ends(bench: Bench) -> 
     bench.recorder.close()
 
 
-def test_the_scripts_thread_writes_at_the_end_of_a_step_twice_a_second(bench: Bench) -> None:
+def test_twice_a_second_the_script_thread_writes_at_the_end_of_a_step(bench: Bench) -> None:
     """GIVEN steps of 50 ms THEN the pauses between writes grow in the first second. After that, each pause is 0.45 s."""
     writes: list[int] = []
     flush = bench.output.flush

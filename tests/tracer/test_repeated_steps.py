@@ -33,7 +33,7 @@ from traces.script.phase_rule import Segment
 from traces.script.script_splitter import CutStep
 
 
-def test_a_repeated_step_has_the_phases_of_the_earlier_step_at_new_times(tmp_path: Path) -> None:
+def test_a_repeated_step_is_stored_as_an_earlier_step_at_a_new_time(tmp_path: Path) -> None:
     """GIVEN a step with a forward pass and an optimizer WHEN the next step makes the same reports later THEN it has the same
     phases. They begin at 9, when the step begins, and at 14."""
     steps = Bench(tmp_path).recorder.steps._repeated

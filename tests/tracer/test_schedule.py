@@ -103,7 +103,7 @@ def test_evaluation_is_not_profiled_while_unprofiled_training_steps_are_timed() 
         ("TTTTTTwvvvTTT", "..prr..prr..."),
     ],
 )
-def test_a_kind_of_step_that_first_occurs_after_the_profile_is_profiled_later(steps: str, actions: str) -> None:
+def test_a_new_kind_of_step_after_the_profile_is_profiled_later(steps: str, actions: str) -> None:
     assert actions_of(Schedule(warmup=0, clean=2, profiled=2), steps) == actions
 
 

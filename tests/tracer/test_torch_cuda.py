@@ -70,7 +70,7 @@ def _no_statistics(device: int) -> int:
 
 
 @pytest.mark.parametrize(("active", "memory_bytes"), [(True, _no_statistics), (False, lambda device: 2 << 20)])
-def test_a_device_has_a_context_if_memory_is_allocated_or_the_context_is_active(active: bool, memory_bytes: object) -> None:
+def test_allocated_memory_or_an_active_context_means_that_a_device_has_a_context(active: bool, memory_bytes: object) -> None:
     assert with_memory(active, memory_bytes).has_context(0)
 
 

@@ -96,7 +96,7 @@ def test_arguments_of_the_script_keep_their_order(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("installer", "file"), [("uv", "uv-receipt.toml"), ("pipx", "pipx_metadata.json")])
-def test_a_note_says_that_scripts_run_in_the_environment_in_which_trace_is_installed(
+def test_a_note_says_that_scripts_run_in_the_environment_of_trace(
     installer: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))

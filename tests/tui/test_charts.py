@@ -184,7 +184,7 @@ def test_the_parts_of_a_stacked_bar_touch_each_other() -> None:
     assert "GPU idle" in svg and x1 + w1 + w3 == pytest.approx(860 - 10, abs=0.2)
 
 
-def test_an_axis_has_at_most_six_intervals_and_thousands_are_separated_from_100000_on() -> None:
+def test_an_axis_has_at_most_six_intervals_and_separates_thousands_in_large_numbers() -> None:
     assert texts(chart(a_line([1] * 7)))[-7:] == ["0", "1", "2", "3", "4", "5", "6"]
     assert texts(chart(a_line([1, 1], x=[0, 7])))[-4:] == ["0", "2", "4", "6"]
     assert texts(chart(a_line([1, 1], x=[0, 100_000])))[-1] == "100,000"

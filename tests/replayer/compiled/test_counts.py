@@ -34,7 +34,7 @@ def _facts(*command: str) -> dict[str, Any]:
 
 
 @pytest.mark.warm
-def test_compile_counts_of_two_functions_on_the_virtual_gpu_equal_those_on_the_cpu() -> None:
+def test_two_functions_are_compiled_equally_often_on_virtual_gpu_and_cpu() -> None:
     """A function reads a value, and another one is called with four sizes. Both have equal counts on the CPU and on the virtual
     GPU. The read splits the first function into two graphs. The second size makes the other function's graph dynamic."""
     from tests.replayer.compiled import programs  # this import also imports Dynamo and the replayer, so it is made late
@@ -78,7 +78,7 @@ def test_compiled_code_flattens_a_channels_last_result_of_a_convolution() -> Non
 
 
 @pytest.mark.warm
-def test_graph_breaks_of_a_compiled_training_step_on_the_virtual_gpu_are_those_that_pytorch_expects_on_a_gpu() -> None:
+def test_a_compiled_training_step_has_the_graph_breaks_that_pytorch_expects_on_a_gpu() -> None:
     """PyTorch's CI expects 8 graph breaks for a training step, although the network itself causes none. Without an optimizer,
     it expects 6."""
     import torch

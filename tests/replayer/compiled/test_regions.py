@@ -53,7 +53,7 @@ def kernels_of(trace: Trace) -> list[tuple[str, bool, list[str]]]:
 
 
 @pytest.mark.parametrize("graphs", [False, True])
-def test_a_call_of_a_compiled_region_takes_the_kernels_of_the_recorded_call(graphs: bool) -> None:
+def test_a_compiled_region_replays_the_kernels_of_its_recorded_call(graphs: bool) -> None:
     """GIVEN a recorded loop with one region WHEN it is replayed THEN each forward and each backward pass has the recorded
     kernels and times."""
     recorded = recording(graphs=graphs)
@@ -220,7 +220,7 @@ for _ in range(4):
     assert len(kernels_of(made)) == 8
 
 
-def test_a_region_that_was_not_recorded_allocates_the_memory_that_inductor_would_allocate() -> None:
+def test_an_unrecorded_compiled_region_allocates_as_much_memory_as_with_inductor() -> None:
     """GIVEN a recording without this region WHEN three pointwise ops are compiled THEN only one block is allocated."""
     script = """
 import torch
@@ -405,7 +405,7 @@ def with_phases_of_recorder(recorded: Trace, phases: Sequence[str], starts_us: S
     return recorded
 
 
-def test_ops_before_a_step_launches_its_cuda_graph_stay_in_the_phase_of_the_recorder() -> None:
+def test_ops_before_the_cuda_graph_of_a_step_stay_in_the_recorded_phase() -> None:
     """The recorded script computes a sum, copies a batch and launches its own CUDA graph. In the replay, the sum belongs to the
     phase "other", too. The recorder does not see single ops, but it knows the phases of the graph."""
     events, starts = Events(), (0, 200, 350, 500)

@@ -17,7 +17,7 @@ from traces.rates.op_cost import flops, size_bytes
 SPEED = DeviceSpeed(bytes_per_ns=500.0)
 
 
-def test_flops_of_a_matrix_product_and_of_a_convolution_are_the_textbook_ones() -> None:
+def test_flops_of_matrix_products_and_convolutions_agree_with_the_textbook() -> None:
     assert flops("mm", ((64, 128), (128, 32))) == 2 * 64 * 128 * 32
     assert flops("addmm", ((32,), (64, 128), (128, 32))) == 2 * 64 * 128 * 32
     assert flops("convolution", ((1, 3, 8, 8), (16, 3, 3, 3))) == 2 * 8 * 8 * 16 * 3 * 3 * 3

@@ -66,7 +66,7 @@ def test_a_large_matrix_product_reaches_the_measured_throughput(card: object, le
     assert least < 2 * 4096**3 / estimate.ns / 1000 < most and estimate.origin is Origin.PUBLISHED
 
 
-def test_the_origin_of_an_estimate_is_a_table_or_a_curve_or_a_data_sheet() -> None:
+def test_an_estimate_comes_from_a_table_a_curve_or_a_data_sheet() -> None:
     assert OpCosts(V100).estimate("addmm", PRODUCT, "float32").origin is Origin.PUBLISHED
     assert OpCosts(H100).estimate("addmm", PRODUCT, "float32").origin is Origin.CURVE
     assert OpCosts(A100).estimate("addmm", PRODUCT, "bfloat16").origin is Origin.ROOFLINE
@@ -120,7 +120,7 @@ def test_fused_attention_with_few_keys_is_limited_by_fp32() -> None:
     assert ns[2048] == pytest.approx(4 * ns[1024])
 
 
-def test_a_convolution_on_tensor_cores_is_a_matrix_product_of_channels_last_images() -> None:
+def test_on_tensor_cores_a_convolution_is_computed_as_a_matrix_product() -> None:
     """GIVEN contiguous images WHEN a convolution with windows of 3 x 3 runs on tensor cores THEN the image, the weight and the
     output are each transposed. A window of one pixel needs no transposes. An A100 has 312 TFLOP/s."""
     costs, image, weight = OpCosts(A100), (8, 64, 56, 56), (128, 64, 3, 3)
@@ -196,7 +196,7 @@ def test_depthwise_convolutions_with_larger_windows_and_their_backward_take_long
     assert large > 1.5 * small and 3 < backward / small < 6
 
 
-def test_convolution_time_grows_with_the_batch_by_a_mean_of_the_curve_and_a_power_law() -> None:
+def test_convolution_time_at_larger_batches_averages_a_curve_and_a_power_law() -> None:
     """The curve alone or the power law alone would be less accurate, as Note [Convolutions with another batch size]
     explains."""
     costs = OpCosts(V100)
@@ -209,7 +209,7 @@ def test_convolution_time_grows_with_the_batch_by_a_mean_of_the_curve_and_a_powe
     assert costs.ratio("convolution", "float32", (grouped, ()), (grown, ())) == pytest.approx(by_curve)
 
 
-def test_gpus_with_shared_fp32_lanes_do_not_reach_the_peak_of_the_data_sheet() -> None:
+def test_the_assumed_fp32_peak_of_an_rtx_a6000_is_below_its_data_sheet() -> None:
     a6000 = card_of("NVIDIA RTX A6000")
     assert peaks_of(a6000)[0] == pytest.approx(0.75 * a6000.tflops["fp32"] * 1e3)
     assert peaks_of(a6000, "fp16")[0] == a6000.tflops["fp16"] * 1e3 and peaks_of(A100)[0] == A100.tflops["fp32"] * 1e3
@@ -416,7 +416,7 @@ def test_depthwise_convolution_time_depends_on_the_bytes_and_the_window() -> Non
     assert estimate.ns == pytest.approx(moved / V100.memory_gbps * (1.6 + 0.2 * 9) + FLOOR_NS)
 
 
-def test_an_op_of_several_kernels_has_the_origin_of_the_least_certain_one() -> None:
+def test_the_least_certain_kernel_determines_the_origin_of_an_op() -> None:
     image, weight = (8, 64, 56, 56), (128, 64, 3, 3)
     alone, with_bias = (
         OpCosts(V100).estimate("convolution", shapes, "float32") for shapes in ((image, weight), (image, weight, (128,)))
@@ -478,7 +478,7 @@ def test_time_above_four_times_the_estimate_grows_with_the_work() -> None:
     )
 
 
-def test_flops_of_unusual_shapes_are_the_textbook_ones() -> None:
+def test_flops_of_unusual_shapes_agree_with_the_textbook() -> None:
     linear = op_work("linear", ((2, 3, 5), (7, 5)))[0]
     assert (linear.sizes, linear.flops, linear.size_bytes) == ((1, 6, 7, 5), 2 * 6 * 7 * 5, 4 * (30 + 35 + 42))
     batched = op_work("bmm", ((2, 3, 5), (2, 5, 7)))[0]

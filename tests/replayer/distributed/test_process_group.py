@@ -427,7 +427,7 @@ def test_both_ranks_raise_an_error_if_one_arrives_after_the_timeout_of_the_virtu
             run_ranks(2, body, timeout_s=100.0, clock=clock)
 
 
-def test_loops_that_poll_a_work_or_a_key_of_a_store_end_on_every_clock() -> None:
+def test_loops_that_poll_a_collective_or_a_store_end_on_every_clock() -> None:
     """GIVEN a late rank WHEN the other rank polls every 10 ms THEN it needs at most a few thousand polls."""
 
     def body(rank: int) -> None:

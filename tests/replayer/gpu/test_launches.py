@@ -230,7 +230,7 @@ def test_elapsed_time_needs_two_recorded_events() -> None:
     assert gpu.streams.elapsed_ms(recorded, recorded) == 0
 
 
-def test_the_current_time_is_the_later_of_the_thread_time_and_the_clock() -> None:
+def test_the_current_time_is_the_thread_time_or_the_clock_if_later() -> None:
     gpu, clock, _ = started()
     now_ns, thread = clock.now_ns(), gpu.current.thread()
     assert gpu.streams.has_passed(now_ns) and not gpu.streams.has_passed(now_ns + 1)

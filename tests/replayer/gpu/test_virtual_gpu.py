@@ -274,7 +274,7 @@ def two_devices() -> tuple[VirtualGpu, FakeClock, Log]:
     return started(trace)
 
 
-def test_a_copy_between_two_devices_waits_for_the_streams_of_both_and_delays_both() -> None:
+def test_a_copy_between_devices_waits_for_both_streams_and_delays_both() -> None:
     """The copy runs on the stream of the source device, between two barriers, as in copy_kernel_cuda of ATen's Copy.cu."""
     gpu, clock, log = two_devices()
     first, second = gpu.current.stream(0), gpu.current.stream(1)
@@ -313,7 +313,7 @@ def test_a_stream_waits_for_an_event_of_another_device() -> None:
     assert other["start_ns"] >= one["start_ns"] + one["duration_ns"] == event.time_ns
 
 
-def test_a_recreated_thread_keeps_its_row_and_starts_at_the_time_of_its_creator() -> None:
+def test_a_recreated_thread_keeps_its_row_and_starts_at_the_current_time_of_its_creator() -> None:
     gpu, _, _ = two_devices()
     gpu.streams.synchronize_device(0)
     maker = gpu.current.thread()

@@ -148,7 +148,7 @@ def test_repeated_requests_are_executed_only_when_the_allocator_state_is_read() 
     assert memory.mallocs <= done + 3
 
 
-def test_no_cycle_is_detected_if_the_script_reads_the_memory_state_each_step() -> None:
+def test_repeated_steps_are_not_detected_if_the_script_reads_memory_state_each_step() -> None:
     memory = Counting(0, CAPACITY_BYTES)
     allocator = TensorAllocator(memory)
     held: list[AllocationHandle | None] = []

@@ -23,7 +23,7 @@ GIB = 1 << 30
         (Device(0, 0, "a card nobody knows"), None, 16 * GIB, 0),
     ],
 )
-def test_the_memory_size_is_the_given_size_or_the_recorded_one_or_a_default(
+def test_the_memory_size_comes_from_the_option_the_recording_or_a_default(
     device: Device, given_bytes: int | None, capacity_bytes: int, context_mib: int
 ) -> None:
     expected = capacity_bytes, context_mib << 20, oom_text_of("2.13.0")

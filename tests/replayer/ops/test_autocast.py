@@ -38,7 +38,7 @@ class _Seen:
         self.values = values
 
 
-def test_a_result_in_float32_is_cast_back_to_the_dtype_of_the_first_argument() -> None:
+def test_a_float32_result_is_cast_back_to_the_dtype_of_the_first_argument() -> None:
     use()
     autocast: Any = Autocast()
     for given, made, returned in ((HALF, FLOAT, HALF), (HALF, DOUBLE, DOUBLE), (DOUBLE, FLOAT, FLOAT)):

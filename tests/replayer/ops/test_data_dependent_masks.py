@@ -77,7 +77,7 @@ def test_masks_and_values_on_different_devices_are_rejected() -> None:
         x.masked_select(torch.ones(4, dtype=torch.bool))
 
 
-def test_values_that_do_not_fit_the_known_mask_are_rejected_as_on_a_gpu() -> None:
+def test_values_whose_count_does_not_match_the_mask_are_rejected() -> None:
     use()
     x = torch.zeros(2, 4, device="cuda")
     mask = torch.tensor([True, False, True, False], device="cuda")

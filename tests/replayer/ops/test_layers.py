@@ -229,7 +229,7 @@ def test_batch_norm_checks_sizes_as_pytorch_does() -> None:
     assert nn.BatchNorm1d(3).cuda()(x[:0]).shape == (0, 3, 5)
 
 
-def test_weights_of_a_recurrent_layer_share_one_buffer_and_so_do_their_gradients() -> None:
+def test_the_weights_of_a_recurrent_layer_share_one_buffer_like_their_gradients() -> None:
     gpu = use(name="NVIDIA A100-SXM4-40GB")
     layer: Any = nn.LSTM(6, 4, 2, bidirectional=True).cuda()
     weights: list[Any] = list(layer.parameters())

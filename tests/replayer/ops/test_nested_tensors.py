@@ -100,7 +100,7 @@ def test_gradients_of_nested_tensors_go_back_to_the_other_device(source: str, ta
     assert (leaf.grad.device.type, leaf.grad.dtype, leaf.grad.unbind()[0].shape) == (source, torch.float32, (2, 3))
 
 
-def test_a_nested_and_a_dense_tensor_are_added_and_multiplied_as_by_cuda() -> None:
+def test_adding_and_multiplying_nested_and_dense_tensors_agrees_with_cuda() -> None:
     _use()
     rows: Any = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], device="cuda")
     images: Any = torch.nested.nested_tensor([torch.ones(3, 2, 2), torch.ones(3, 4, 5)], device="cuda")

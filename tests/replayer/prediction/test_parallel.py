@@ -29,7 +29,7 @@ def test_a_long_backward_pass_hides_every_all_reduce_except_the_last() -> None:
     assert left_after_backward_ns(1_000_000.0, []) == 0
 
 
-def test_data_parallel_adds_two_copies_of_the_parameters_and_the_host_time_of_the_replicas() -> None:
+def test_predicted_data_parallel_adds_parameter_copies_and_host_time_for_replicas() -> None:
     """At 1 GB/s, a copy of 1 MB takes at least a millisecond. The forward pass takes 3 ms. The host needs 1.4 times as long
     for each of its two replicas, so the replicas take 8.4 ms."""
     found = data_parallel(training(), Conditions(gpus=2, link_gbps=1.0), 7e6, 3e6, 1_000_000)

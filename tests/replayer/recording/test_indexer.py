@@ -113,7 +113,7 @@ def _levels(*beside: Op) -> dict[str, list[tuple[int, ...]]]:
     return {key.partition("|")[0]: [one.kernels for one in instances] for key, instances in named.items()}
 
 
-def test_an_op_that_calls_itself_and_other_ops_has_only_its_own_kernels() -> None:
+def test_a_recursive_op_owns_only_the_kernels_that_it_launches_itself() -> None:
     """GIVEN an addmm that calls itself, and two matrix products for its derivative THEN each call of addmm has one kernel. The
     products keep their kernels. Forward-mode autograd calls ops in this way."""
     products = [Op("aten::mm", 120, 4, kernel=(121, 6)), Op("aten::mm", 130, 4, kernel=(131, 7))]
@@ -125,7 +125,7 @@ def test_an_op_that_fills_its_result_and_calls_itself_has_all_kernels_inside_it(
     assert _levels(*fills)["addmm"] == [(0, 1, 2), (0, 1, 2), (0,)]
 
 
-def test_a_copy_to_the_host_by_a_hook_does_not_belong_to_the_op_around_it() -> None:
+def test_a_copy_that_a_hook_makes_does_not_belong_to_the_surrounding_op() -> None:
     """GIVEN a hook that copies a tensor to the host inside an op THEN this copy does not belong to the op. A copy to the host
     by `aten::to` belongs to `aten::to`."""
     saved = Op("aten::copy_", 112, 5, kernel=(120, 10))
@@ -510,7 +510,7 @@ def test_if_most_launches_are_missing_they_were_not_made_before_the_recording(
 
 
 @pytest.mark.parametrize(("on_the_second", "first"), [(10, 0), (11, 1)])
-def test_a_device_with_less_than_a_tenth_of_the_kernels_is_not_the_main_device(on_the_second: int, first: int) -> None:
+def test_the_main_device_has_at_least_a_tenth_of_the_kernels(on_the_second: int, first: int) -> None:
     ops = [Op("aten::mm", 100 * number, 10, kernel=(100 * number + 50, 5)) for number in range(on_the_second + 1)]
     trace = make_recording([("forward", 0, 2_000)], ops)
     trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]

@@ -188,7 +188,7 @@ def test_a_batch_larger_than_all_measured_batches_is_estimated_only_on_request(
         assert call.phases_ns == {"forward": 1000 * batch, "backward": 2000 * batch + 7 - 61, "optimizer": 61}
 
 
-def test_a_network_missing_from_the_library_is_rejected_or_estimated_op_by_op(
+def test_an_option_decides_whether_a_network_missing_from_the_library_is_estimated(
     pace_of: PaceOf, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pace = pace_of()

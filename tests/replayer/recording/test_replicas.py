@@ -20,7 +20,7 @@ OPS = [
 ]
 
 
-def test_an_added_gpu_repeats_the_forward_pass_but_not_copies_or_the_optimizer() -> None:
+def test_an_additional_gpu_repeats_the_forward_pass_but_no_copies_and_no_optimizer() -> None:
     recording = RecordedRun(make_recording(PHASES, OPS))
     add_devices(recording, 3)
     assert [(device.index, device.name) for device in recording.devices] == [(i, "Tesla P100-PCIE-16GB") for i in range(3)]

@@ -45,7 +45,7 @@ def test_a_step_replays_a_recorded_step_with_as_many_passes(kinds: str) -> None:
     assert {step.row for step in drivers[2:]} == {row for row, kind in enumerate(kinds) if kind == "P"}
 
 
-def test_a_step_with_backward_passes_in_a_row_replays_a_profiled_step_of_its_kind() -> None:
+def test_a_step_with_consecutive_backward_passes_replays_a_profiled_step_of_its_kind() -> None:
     """GIVEN alternating steps of two trainers, one with two backward passes in a row WHEN only its profile shows a phase
     between these passes THEN each trainer's steps still replay the profiled step of this trainer."""
     row: RecordedPhases = [("forward", 0, 20), ("backward", 20, 40), ("loss", 40, 60), ("backward", 60, 90)]
@@ -110,7 +110,7 @@ def test_a_profiled_step_with_an_unusual_long_phase_is_not_repeated() -> None:
     assert [recording.choice.training(number).row for number in range(12)] == [2, 4, 2, 3, 4, *[4, 2] * 3, 4]
 
 
-def test_a_profiled_step_with_an_additional_phase_is_not_repeated_if_others_have_the_same_phases() -> None:
+def test_a_profiled_step_with_an_unusual_additional_phase_is_not_repeated() -> None:
     """GIVEN three profiled steps, of which only the second requests a batch from an exhausted loader THEN only the first and
     the third step are repeated."""
     kernel = [Op("aten::mm", 12, 5, (20, 5))]

@@ -34,7 +34,7 @@ def start() -> None:
     state.start(lambda: gpu)
 
 
-def test_memory_of_a_model_in_a_reference_cycle_is_free_after_a_collection() -> None:
+def test_garbage_collection_frees_the_memory_of_a_model_in_a_reference_cycle() -> None:
     gc.unfreeze()
     start()
     model = trained()

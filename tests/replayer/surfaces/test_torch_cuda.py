@@ -153,7 +153,7 @@ def test_a_forked_child_cannot_use_tensors_of_its_parent() -> None:
     assert _in_child(lambda: ones + 1).startswith("CUDA error: initialization error")
 
 
-def test_a_forked_child_knows_how_many_gpus_its_parent_counted_and_can_set_the_seed() -> None:
+def test_a_forked_child_of_a_cuda_process_can_set_the_seed_and_see_available_gpus() -> None:
     # c10::cuda::device_count counts the GPUs only once.
     use()
     torch.cuda.init()

@@ -117,7 +117,7 @@ def test_each_launch_of_a_graph_with_random_numbers_writes_its_seed_and_offset()
     assert names == ["aten::fill_", "aten::fill_", "cudaGraphLaunch", "cudaGraphLaunch"]
 
 
-def test_writes_of_seed_and_offset_belong_to_the_phase_with_which_the_graph_begins() -> None:
+def test_writes_of_seed_and_offset_belong_to_the_first_phase_of_the_graph() -> None:
     """The recorded forward pass writes a seed and an offset before it launches a graph. If the script launches a graph with
     dropout, its writes take the recorded times, too."""
     ops = [Op("aten::fill_", at_us, 20, kernel=(at_us + 10, 3_000), shapes=((1,),)) for at_us in (2_000, 6_000)]

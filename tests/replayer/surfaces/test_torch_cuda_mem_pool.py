@@ -76,7 +76,7 @@ def test_a_graph_keeps_the_pool_that_its_capture_used() -> None:
     assert memory.memory_snapshot(used) == []
 
 
-def test_misuse_of_pools_raises_the_errors_of_torch_and_other_pools_are_not_emulated() -> None:
+def test_misuse_of_memory_pools_raises_the_errors_of_torch() -> None:
     start()
     pool = memory.MemPool()
     with memory.use_mem_pool(pool), pytest.raises(RuntimeError, match="already recording to mempool_id"):

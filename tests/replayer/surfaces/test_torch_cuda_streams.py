@@ -43,7 +43,7 @@ def test_flags_of_events_may_be_integers() -> None:
     assert cuda.ExternalStream(None) == cuda.default_stream()
 
 
-def test_a_stream_of_another_kind_of_device_is_rejected_with_the_message_of_pytorch() -> None:
+def test_a_stream_of_a_wrong_device_type_is_rejected_with_the_message_of_pytorch() -> None:
     use()
     with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
         cuda.Stream(device="cpu")
@@ -272,7 +272,7 @@ class _Scale(torch.autograd.Function):
         return gradient * 2
 
 
-def test_a_backward_pass_uses_the_stream_of_each_forward_op_and_then_the_streams_wait() -> None:
+def test_the_caller_of_a_backward_pass_waits_for_the_streams_of_the_forward_ops() -> None:
     """GIVEN a forward op on a side stream WHEN the backward pass runs THEN the gradient is computed on the side stream. The
     stream that called the backward pass waits for it."""
     use()
@@ -288,7 +288,7 @@ def test_a_backward_pass_uses_the_stream_of_each_forward_op_and_then_the_streams
     assert cuda.current_stream() == cuda.default_stream()
 
 
-def test_a_gradient_of_a_parameter_is_added_up_on_the_stream_of_its_first_use() -> None:
+def test_a_parameter_gradient_is_summed_on_the_stream_where_the_parameter_was_first_used() -> None:
     use()
     first, second, seen = cuda.Stream(), cuda.Stream(), list[Any]()
     x = torch.rand(4, device="cuda", requires_grad=True)

@@ -152,7 +152,7 @@ def test_a_dtensor_can_be_resharded_along_another_dimension() -> None:
     run_ranks(2, body)
 
 
-def test_functional_collectives_of_cpu_tensors_give_the_values_of_all_ranks_and_wait_for_late_ranks() -> None:
+def test_functional_collectives_of_cpu_tensors_wait_for_all_ranks_and_give_their_values() -> None:
     def body(rank: int) -> None:
         world: Any = dist.group.WORLD
         own = torch.arange(4.0) + 10 * rank

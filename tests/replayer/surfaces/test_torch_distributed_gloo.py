@@ -90,7 +90,7 @@ def test_ranks_of_a_broadcast_wait_for_their_neighbours_in_the_tree(late: int, w
     assert [rank for rank, end_ms in enumerate(Ranks(5).run("broadcast", times_ms, 2)) if end_ms == 1000.0] == waiting
 
 
-def test_the_root_of_a_gather_or_scatter_waits_for_all_and_the_others_for_the_root() -> None:
+def test_the_root_of_a_gather_waits_for_all_ranks_and_other_ranks_wait_for_the_root() -> None:
     for name in ("gather", "scatter"):
         assert Ranks(3).run(name, [0.0, 200.0, 300.0], 1) == [200.0, 300.0, 300.0]
     assert Ranks(3).run("reduce", [0.0, 200.0, 300.0], 1) == [0.0, 300.0, 300.0]
@@ -217,7 +217,7 @@ def test_the_error_names_ranks_that_call_another_gloo_operation() -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 1024])
-def test_a_gloo_call_that_differs_from_the_first_ranks_call_fails_before_gloo_runs(kept: int) -> None:
+def test_a_gloo_call_that_differs_from_the_first_rank_fails_before_gloo_starts(kept: int) -> None:
     """If the sizes differ, gloo itself would end the process with SIGABRT."""
     ranks, groups = Ranks(3), [HashStore() for _ in range(3)]
     called: list[int] = []
@@ -251,7 +251,7 @@ def test_the_description_of_a_call_names_the_reduction_and_the_root() -> None:
     assert str(described) == "reduce of 3 float32 elements (MAX, to rank 6)"
 
 
-def test_gloo_calls_that_do_not_match_fail_before_gloo_runs() -> None:
+def test_mismatched_gloo_calls_fail_before_gloo_runs() -> None:
     """GIVEN a call of rank 0 WHEN rank 1 passes another size or dtype, or calls another operation THEN the error describes both
     calls."""
     ones, root = torch.ones, dist.GatherOptions()

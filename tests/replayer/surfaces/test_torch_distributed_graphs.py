@@ -54,7 +54,7 @@ def test_a_graph_replay_waits_on_the_device_for_the_slowest_rank(on_side_stream:
 
 
 @pytest.mark.parametrize("advances", [True, False])
-def test_a_rank_that_replays_a_graph_late_delays_the_others_without_a_timeout(advances: bool) -> None:
+def test_a_late_graph_replay_on_one_rank_delays_the_others_without_a_timeout(advances: bool) -> None:
     """GIVEN a rank that replays its graph later than the timeout THEN the other rank waits. NCCL's watchdog ignores captured
     collectives."""
 

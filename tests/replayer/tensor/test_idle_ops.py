@@ -19,7 +19,7 @@ def overload(full: str) -> torch._ops.OpOverload | None:
     return getattr(getattr(torch.ops.aten, name, None), kind or "default", None)
 
 
-def test_ops_that_change_only_the_shape_or_make_an_empty_tensor_launch_no_kernel() -> None:
+def test_ops_that_only_reshape_or_make_an_empty_tensor_launch_no_kernel() -> None:
     ops = [op for full in FULL_NAMES if (op := overload(full)) is not None]
     idle = [op for op in ops if torch.Tag.inplace_view in op.tags]
     idle += [op for op in ops if op.__name__.startswith(("empty", "new_empty")) and "quantized" not in op.__name__]

@@ -210,7 +210,7 @@ def test_lazily_conjugating_kernels_give_the_values_that_the_cpu_gives() -> None
     assert torch.allclose(torch.tensor(torch.linalg.pinv(x.cuda()).tolist()), torch.linalg.pinv(x), atol=1e-5)
 
 
-def test_one_value_of_a_large_tensor_is_known_in_every_dtype_and_through_conjugate_views() -> None:
+def test_a_large_constant_tensor_has_a_known_value_in_every_dtype() -> None:
     use()
     large = {dtype: torch.full((1 << 16,), 3, dtype=dtype, device="cuda") for dtype in (torch.float16, torch.uint8, torch.bool)}
     read = [of[0].item() for of in large.values()]
@@ -272,7 +272,7 @@ def test_results_that_do_not_depend_on_an_unknown_operand_are_known() -> None:
     assert (unknown | 2).dtype is torch.int64 and (unknown | 2).tolist() != [True, True]
 
 
-def test_known_values_are_computed_by_one_thread_and_the_thread_count_is_restored() -> None:
+def test_computing_known_values_uses_one_thread_and_then_restores_the_thread_count() -> None:
     """Known values are computed by one thread, so no thread waits for another. The thread count of the script is restored even
     after an op that the CPU cannot compute."""
     use()

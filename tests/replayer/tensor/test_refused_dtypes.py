@@ -63,7 +63,7 @@ def test_cudnn_has_a_limit_on_the_batch_size() -> None:
     assert by_cudnn(880_801, 3, 1, training=True) and not by_cudnn(880_802, 3, 1, training=True)
 
 
-def test_an_op_with_a_number_supports_the_dtypes_of_the_op_with_two_tensors() -> None:
+def test_an_op_with_a_number_supports_the_same_dtypes_as_with_two_tensors() -> None:
     use()
     half = torch.ones(3, dtype=HALF, device="cuda")
     for func, kernel in ((torch.special.zeta, "zeta"), (torch.special.hermite_polynomial_h, "hermite_polynomial_h")):
@@ -682,7 +682,7 @@ def fused_adam(name: str = "_fused_adam_", amsgrad: bool = False, **changed: tor
 
 @pytest.mark.parametrize("name", ["_fused_adam_", "_fused_adamw_"])
 @pytest.mark.parametrize("wrong", ["grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"])
-def test_a_fused_optimizer_requires_states_and_gradients_in_the_layout_of_the_parameters(name: str, wrong: str) -> None:
+def test_a_fused_optimizer_requires_equal_layouts_of_parameters_gradients_and_states(name: str, wrong: str) -> None:
     """GIVEN a state or gradient whose shape, layout or dtype differs from the parameter's THEN a fused optimizer raises CUDA's
     error."""
     use()

@@ -42,7 +42,7 @@ def test_weak_references_of_a_tensor_are_counted() -> None:
         ([[1, 1], [5, 5], [2, 2], [1, 1]], []),
     ],
 )
-def test_the_counter_of_weak_references_is_the_word_that_grows_by_three_for_three_references(
+def test_the_weak_reference_counter_is_the_memory_word_that_grows_with_references(
     words: list[list[int]], place: list[int]
 ) -> None:
     """Each item of `words` contains a word's values at 8, 12, 16 and 20 bytes, before and after the references are created."""

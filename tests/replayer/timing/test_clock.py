@@ -165,7 +165,7 @@ def test_a_script_that_polls_until_the_end_of_long_work_polls_about_a_thousand_t
         assert asked >= 4
 
 
-def test_in_a_forked_child_the_recorded_clock_runs_in_real_time_until_it_uses_the_gpu(
+def test_the_recorded_clock_of_a_forked_child_runs_in_real_time_before_gpu_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine = Machine(monkeypatch)

@@ -80,7 +80,7 @@ def test_a_graph_is_launched_when_the_queue_has_room() -> None:
     assert run.gpu.current.thread().host_ns == run.clock.now_ns() + 30 * US
 
 
-def test_other_streams_of_a_graph_start_after_its_first_stream_and_join_it() -> None:
+def test_other_graph_streams_start_after_the_first_stream_and_later_work_waits_for_them() -> None:
     """GIVEN a graph whose product is on a second stream WHEN the first stream is busy for 50 us THEN the product waits for the
     first stream. Later work of the first stream waits for the product."""
     run = Graphs()

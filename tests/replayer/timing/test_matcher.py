@@ -64,7 +64,7 @@ def test_a_call_with_more_tensors_gets_a_scaled_time(op: str) -> None:
         assert match is not None and match[0] is origin
 
 
-def test_a_recorded_call_with_another_shape_is_not_used_if_it_is_far_ahead() -> None:
+def test_a_recorded_call_with_a_different_shape_is_not_taken_from_far_ahead() -> None:
     # GIVEN an `add` near the beginning of the phase, and another `add` after forty products
     ops = [Op("aten::add", 0, 5, kernel=(2, 1))]
     ops += [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 1)) for i in range(1, 41)]
@@ -179,7 +179,7 @@ def test_cached_matches_of_earlier_steps_do_not_change_later_matches(recorded: l
         assert answers[0] == answers[1]
 
 
-def test_a_wait_during_a_known_phase_runs_the_recorded_kernels_up_to_the_wait() -> None:
+def test_a_wait_in_a_known_phase_first_completes_the_kernels_recorded_before_it() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 3)) for i in range(6)]
     recording = RecordedRun(make_recording([("forward", 0, 200)], ops))
     call = signature("aten::mm", (4, 4))

@@ -203,7 +203,7 @@ def test_a_full_launch_queue_delays_batched_calls_as_much_as_single_calls() -> N
 
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize(("calls_of_2_ms", "waits_ms"), [(12, [-15.0]), (10, [])])
-def test_calls_that_run_more_than_20_ms_ahead_wait_until_15_ms_before_their_end(
+def test_the_host_waits_in_calls_that_are_more_than_20_ms_ahead(
     at_once: bool, calls_of_2_ms: int, waits_ms: list[float]
 ) -> None:
     ops = [Op("aten::mm", 2_000 * i, 1_999, kernel=(2_000 * i + 5, 10)) for i in range(calls_of_2_ms)]

@@ -174,7 +174,7 @@ def test_op_times_of_concurrent_threads_stay_in_the_recorded_order(earlier_us: i
 
 
 @pytest.mark.parametrize(("wait_ns", "op_ns", "next_ns"), [(110, 15, 115), (111, 10, 112)])
-def test_an_op_lasts_until_the_end_of_a_wait_that_begins_at_its_end(wait_ns: int, op_ns: int, next_ns: int) -> None:
+def test_an_op_is_extended_to_the_end_of_a_wait_that_begins_at_its_end(wait_ns: int, op_ns: int, next_ns: int) -> None:
     """GIVEN an op that ends at 110 ns WHEN a wait begins at 110 ns THEN the op lasts until the end of the wait. A wait that
     begins later belongs to no op."""
     window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main")])

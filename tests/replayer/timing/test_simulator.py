@@ -99,7 +99,7 @@ def test_an_op_with_the_name_of_another_release_is_an_equivalent_match() -> None
     assert stage.simulator.stats.charged_ns[Origin.EQUIVALENT] == 50 * US
 
 
-def test_an_op_that_is_called_later_than_recorded_takes_no_more_host_time() -> None:
+def test_an_op_called_later_than_recorded_takes_no_additional_host_time() -> None:
     """GIVEN a recorded mm that ends before a recorded relu begins WHEN the script calls relu first THEN the mm takes no more
     host time. Its kernel starts after its recorded latency of 3 us."""
     mm = Op("aten::mm", 10, 100, kernel=(104, 5), launch_us=90)

@@ -233,7 +233,7 @@ def test_an_inference_recording_can_be_replayed_by_inference_and_by_training() -
     assert kinds(stage) == "EEEW"
 
 
-def test_ops_before_the_first_module_call_take_the_times_of_the_recorded_kind_of_step() -> None:
+def test_ops_before_the_first_module_call_take_times_of_the_right_step_kind() -> None:
     """GIVEN alternating training and evaluation steps, as in reinforcement learning WHEN an op runs before the model call THEN
     this op takes the time of a recorded step of the same kind."""
     passes = [("forward", 0, 60), ("backward", 60, 90), ("optimizer", 90, 100)]
@@ -255,7 +255,7 @@ def test_ops_before_the_first_module_call_take_the_times_of_the_recorded_kind_of
     assert [row["duration_ns"] // US for row in stage.log.device] == [7, 9, 5, 8] * 3
 
 
-def test_a_step_can_become_an_evaluation_step_again_if_the_recording_has_one() -> None:
+def test_a_training_step_can_turn_back_into_a_recorded_evaluation_step() -> None:
     """GIVEN a recording with one evaluation step WHEN a step looks like training at first, and later like evaluation THEN its
     ops take the times of the evaluation."""
     passes = [("forward", 0, 60), ("backward", 60, 90), ("optimizer", 90, 100)]
@@ -592,7 +592,7 @@ def test_a_phase_without_recorded_device_time_gets_none_in_a_replay() -> None:
 
 
 @pytest.mark.parametrize(("since_us", "lasts_us"), [(7, 100), (40, 120)])
-def test_with_recorded_waits_a_batch_wait_and_the_time_after_it_have_recorded_lengths(since_us: int, lasts_us: int) -> None:
+def test_with_recorded_waits_each_batch_wait_lasts_as_long_as_recorded(since_us: int, lasts_us: int) -> None:
     # GIVEN a recorded loader phase of 100 us that got its batch after 80 us
     trace = recording_of([TRAIN] * 2)
     trace.batches = Batches.of(

@@ -148,7 +148,7 @@ def test_the_rank_is_reported_when_the_process_joins_a_group(notes: Notes) -> No
     assert notes.rank == 0
 
 
-def test_a_ddp_model_is_reported_at_its_creation_and_before_its_group_is_destroyed(notes: Notes) -> None:
+def test_a_ddp_model_is_reported_at_creation_and_at_the_end_of_its_group(notes: Notes) -> None:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
     assert notes.models == [model] and not notes.left
     dist.destroy_process_group()

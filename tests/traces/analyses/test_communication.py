@@ -90,7 +90,7 @@ def test_communication_per_step_excludes_work_launched_before_the_recording() ->
     assert (facts.exposed_ns, facts.exposed_per_step_ns, facts.steps) == (70 * US, 30 * US, 1)
 
 
-def test_communication_per_step_is_the_mean_of_ranks_with_different_numbers_of_steps() -> None:
+def test_communication_per_step_is_averaged_over_ranks_with_different_step_counts() -> None:
     """GIVEN a rank with 10 us of NCCL kernels in each of two steps, and a rank with 40 us in one step THEN the mean is 25 us
     per step."""
     longer = rank_trace([("ncclDevKernel_AllReduce", 20, 10, 40)], [])

@@ -88,7 +88,7 @@ def test_an_event_synchronization_counts_as_a_wait_even_if_later_work_still_runs
 
 
 @pytest.mark.parametrize("call", ["cudaMemcpyAsync", "hipMemcpyWithStream", "cudaMemcpy", "cuMemcpyDtoHAsync_v2"])
-def test_a_pageable_copy_to_the_host_waits_for_earlier_work_and_its_own_end(call: str) -> None:
+def test_a_pageable_copy_to_the_host_returns_after_earlier_work_and_the_copy_end(call: str) -> None:
     copy = (0, 7, "Memcpy DtoH (Device -> Pageable)", 5005, 5008, 1)
     assert told(host_waits(recorded([LAUNCH, (call, 20, 5018)], [KERNEL, copy]), 0)) == [(20, 5008, 1, 1)]
     # WHEN no earlier work is queued THEN the call waits only for its own copy
@@ -183,7 +183,7 @@ def test_single_calls_that_wait_for_their_own_work_are_recognized(
     assert [(start, end) for start, end, _, _ in told(host_waits(trace, 0))] == waits
 
 
-def test_a_blocking_copy_waits_for_earlier_work_from_the_start_of_its_call() -> None:
+def test_a_blocking_copy_waits_for_earlier_work_as_soon_as_it_is_called() -> None:
     # GIVEN a kernel that ends at 3000 us and a copy after it that ends at 5008 us THEN the wait begins with the copy call
     work: list[Work] = [(0, 7, "gemm", 10, 3000, 0), (0, 7, "Memcpy DtoH (Device -> Pageable)", 3001, 5008, 1)]
     assert told(host_waits(recorded([LAUNCH, ("cudaMemcpyAsync", 20, 5018)], work), 0)) == [(20, 5008, 1, 1)]

@@ -121,7 +121,7 @@ def compared(trace: Trace) -> list[tuple[list[int], list[int]]]:
 
 
 @pytest.mark.parametrize(("clean", "profiled"), [(3, 3), (2, 3), (3, 2)])
-def test_steps_of_a_rarer_kind_are_compared_if_there_are_three_of_them(clean: int, profiled: int) -> None:
+def test_a_rarer_kind_of_step_is_compared_if_it_occurs_three_times(clean: int, profiled: int) -> None:
     """GIVEN four clean and four profiled steps that update parameters WHEN three clean and three profiled steps do not update
     them THEN both kinds of steps are compared."""
     assert FEWEST_ALIKE == 3

@@ -260,7 +260,7 @@ def test_steps_that_are_missing_from_the_profile_keep_their_recorded_times() -> 
     assert per_step == [2, 2, 2, 2, 6, 6, 6, 2, 2]
 
 
-def test_a_recording_merged_with_a_profile_without_gpu_work_still_has_only_phase_times() -> None:
+def test_merging_a_profile_without_gpu_work_leaves_a_recording_of_phase_times() -> None:
     profile = training(steps=2)
     profile.device = DeviceSpans.empty()
     profile.runs = {0: Run(distributed=Distributed(world_size=2))}

@@ -188,7 +188,7 @@ def test_phases_are_compared_by_name_if_fewer_than_three_steps_were_profiled() -
     assert with_clean_pace(trace.runs[0], trace, 0).host_scale == pytest.approx({"backward": 0.4})
 
 
-def test_phases_are_compared_by_name_if_profiled_steps_have_another_number_of_them() -> None:
+def test_phases_are_compared_by_name_if_their_number_differs_in_profiled_steps() -> None:
     """GIVEN a profile with one more phase "other" than the recording THEN both phases "other" have the factor 100 / (50 +
     150)."""
     clean, profiled = [("other", 100), ("forward", 100)], [("other", 50), ("forward", 100), ("other", 150)]

@@ -37,7 +37,7 @@ def test_if_a_rank_has_several_processes_the_main_or_longest_one_counts() -> Non
     assert (trace.steps.rank == 0).sum() == 3 and notes[0].startswith("3 processes used the GPU as 2 ranks")
 
 
-def test_a_rank_is_represented_by_the_training_process_and_not_by_a_loader_worker() -> None:
+def test_the_training_process_represents_a_rank_instead_of_a_loader_worker() -> None:
     # GIVEN a DataLoader worker that inherited the recorder and has more evaluation steps than the main process
     worker, main, child = as_rank(0, 0, steps=9), as_rank(0, 0), as_rank(0, 0, steps=2)
     worker.steps.kind[:] = StepKind.EVALUATION

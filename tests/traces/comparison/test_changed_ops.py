@@ -312,7 +312,7 @@ def test_copies_are_compared_by_direction() -> None:
     assert ops_in_name("triton_poi_fused_add_relu_0") == "add_relu" and ops_in_name("volta_sgemm") == ""
 
 
-def test_a_kernel_without_an_op_is_assigned_to_its_op_in_the_other_trace() -> None:
+def test_a_kernel_without_an_op_takes_the_op_of_the_matching_kernel() -> None:
     """A replay runs the remaining GPU time of a phase as kernels without ops."""
     whole = recording(("aten::mul", "mul"), ("aten::mul", "mul"), ("aten::add", "add"))
     rest = recording(("aten::mul", "mul"), ("aten::mul", "mul"), ("aten::add", "add"))
@@ -355,7 +355,7 @@ def test_inner_ops_are_named_if_both_traces_have_them() -> None:
     assert [(row.name, row.recorded_count, row.replayed_count) for row in found.ops.longer] == [("aten::fill_", 1, 2)]
 
 
-def test_cuda_and_hip_recordings_of_a_program_run_the_same_ops_with_other_kernels(shared_traces: Path) -> None:
+def test_cuda_and_hip_recordings_of_a_program_differ_only_in_their_kernels(shared_traces: Path) -> None:
     cuda, hip = (read_kineto(shared_traces / f"{card}_qwen05b_inference.json.gz") for card in ("h100", "mi300x"))
     found = changes(cuda, hip, np.arange(1), np.arange(1))
     # On ROCm, attention also launches a kernel that writes the random seed. Matrix products have other names.
@@ -386,7 +386,7 @@ def test_the_ops_of_an_inductor_kernel_are_read_from_its_name(kernel: str, ops: 
     assert list(named_ops(kernel, known)) == [canonical_op(op) for op in ops]
 
 
-def test_a_change_of_kernel_times_is_listed_if_it_exceeds_a_microsecond_and_the_tolerance() -> None:
+def test_changes_of_kernel_times_above_a_microsecond_and_above_the_tolerance_are_listed() -> None:
     """GIVEN two kernels of 10 us WHEN they take 11 us and 11.001 us in the second trace THEN only the second kernel counts as
     longer."""
     first = recording(("aten::relu", "relu_kernel"), ("aten::mul", "mul_kernel"))

@@ -102,7 +102,7 @@ def test_evaluation_steps_are_compared_separately_if_both_traces_have_them() -> 
 
 
 @pytest.mark.parametrize(("long_us", "means"), [(240, None), (300, (100, 212.5)), (500, (100, 287.5))])
-def test_mean_step_times_are_compared_if_the_long_steps_of_one_trace_take_most_of_its_time(
+def test_mean_step_times_are_compared_if_long_steps_dominate_one_trace(
     long_us: int, means: tuple[float, float] | None
 ) -> None:
     """GIVEN a trace with steps of 100 us WHEN three of eight steps of the second trace are longer THEN the means are compared
@@ -163,7 +163,7 @@ def test_a_difference_within_the_noise_of_either_trace_is_not_judged(
     assert ("between steps" in lost, "kernels are missing" in lost) == (is_noise, not is_noise)
 
 
-def test_the_noise_of_many_steps_is_smaller_than_the_noise_of_one_step() -> None:
+def test_averaging_many_steps_reduces_the_noise() -> None:
     """GIVEN 112 steps that vary by 7 % WHEN the steps of another trace are 6 % longer THEN this difference is not noise. Two
     standard errors of 112 steps are sqrt(28 / 112) = 1/2 of the noise floor."""
     jitter = random.Random(0).choices(_NOISY_US, k=112)

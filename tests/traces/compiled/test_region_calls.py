@@ -53,7 +53,7 @@ def test_compiled_backward_passes_without_sequence_numbers_are_matched_in_revers
     ]
 
 
-def test_a_compiled_backward_without_sequence_number_belongs_to_the_last_forward_of_its_region() -> None:
+def test_an_unnumbered_compiled_backward_pass_belongs_to_the_last_forward_pass_of_its_region() -> None:
     """GIVEN two regions WHEN the backward passes run in the order of the forward passes THEN each backward pass belongs to its
     region."""
     events = Events()

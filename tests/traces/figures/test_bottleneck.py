@@ -97,7 +97,7 @@ def test_a_busy_gpu_is_the_bottleneck_unless_it_mostly_communicates() -> None:
 
 
 @pytest.mark.parametrize(("busy_ms", "limit"), [(90, "device"), (89, "other GPUs")])
-def test_a_gpu_that_is_busy_90_percent_of_the_time_does_not_wait_for_other_gpus(busy_ms: int, limit: str) -> None:
+def test_a_gpu_that_is_90_percent_busy_is_not_called_waiting_for_other_gpus(busy_ms: int, limit: str) -> None:
     """GIVEN a GPU that waits for another GPU whenever it is idle WHEN this GPU is busy for 90 % of a step THEN it is the
     bottleneck itself."""
     ahead = replace(OF_DATA, limit="device", busy_share=busy_ms / 100, without_data_ns=100 * MS)
@@ -233,7 +233,7 @@ def test_a_late_rank_is_the_bottleneck_of_all_ranks() -> None:
     assert summarize(replace(trace)).bottleneck != summary.bottleneck
 
 
-def test_pipeline_stages_wait_for_each_other_as_long_as_they_do_not_compute() -> None:
+def test_pipeline_stages_wait_for_each_other_whenever_they_do_not_compute() -> None:
     """GIVEN two pipeline stages that compute for 60 of 100 ms WHEN both stages wait for the rest of the step THEN a step could
     be 40 ms shorter. Stage 0 waits in a communication kernel, and stage 1 is idle."""
     starts = [100 * step for step in range(4)]
@@ -366,7 +366,7 @@ def _launched(forward_behind_us: int, backward_behind_us: int, steps: int = 3) -
     return trace
 
 
-def test_a_gpu_that_finishes_right_after_the_last_launch_waits_for_the_host() -> None:
+def test_a_gpu_waits_for_the_host_if_it_finishes_right_after_the_last_launch() -> None:
     """GIVEN a recording of ResNet-50 on an H200 WHEN the GPU finishes the forward pass 19 us after its last launch THEN the
     host is the bottleneck. The GPU finishes the backward pass 4.4 ms after its last launch."""
     trace = _launched(19, 4400)

@@ -105,7 +105,7 @@ def test_an_empty_trace_has_no_figures() -> None:
     assert not len(op_of(trace)) and not len(launch_steps(trace))
 
 
-def test_the_window_of_a_trace_reaches_from_its_first_to_its_last_event_of_any_table() -> None:
+def test_the_time_range_of_a_trace_covers_the_events_of_every_table() -> None:
     """GIVEN an op that begins before the step, and a kernel that ends after the step THEN the window includes both."""
     trace = training(steps=1)
     begin_ns, end_ns = int(trace.steps.start_ns[0]), int(trace.steps.end_ns[0])

@@ -560,7 +560,7 @@ def test_a_mean_step_counts_whole_repetitions_of_a_pattern() -> None:
     assert of is not None and (of.period, of.pace_ns, of.mean) == (4, 9 * MS // 4, None)
 
 
-def test_the_slow_first_batch_of_inference_is_left_out_of_step_time_and_idle_time() -> None:
+def test_step_time_and_idle_time_exclude_the_slow_first_inference_batch() -> None:
     """GIVEN batches without gradients of 6, 3, 3 and 3 ms WHEN the GPU works for 2 ms of each batch THEN the GPU is busy for 2
     of 3 ms."""
     ends = [0, 6, 9, 12, 15]

@@ -461,7 +461,7 @@ def test_reading_one_of_many_ranks_decompresses_a_small_part_of_the_file(
     assert sum(decompressed.values()) < 0.6 * sum(frame.content_bytes for frame in frames)
 
 
-def test_a_damaged_large_frame_of_a_lazy_trace_is_reported_when_it_is_read(tmp_path: Path) -> None:
+def test_a_lazy_trace_reports_a_damaged_large_frame_when_it_is_read(tmp_path: Path) -> None:
     """GIVEN a large frame that ends in the middle of a table WHEN a column is read THEN the error contains the frame's
     offset."""
     trace = long_trace()

@@ -442,7 +442,7 @@ def test_a_metric_between_two_backward_passes_does_not_begin_the_second_forward_
     assert phases_of(*first, metric, *second) == [*before, ("forward", 80), ("backward", 100)]  # no module is known
 
 
-def test_an_op_between_two_backward_passes_begins_a_forward_pass_if_the_first_pass_built_a_graph() -> None:
+def test_after_a_backward_pass_that_builds_a_graph_the_next_op_begins_a_forward_pass() -> None:
     """GIVEN a file with a module WHEN two losses are added between two backward passes THEN the addition is in the phase
     "other", as in the recorder. WHEN autograd recorded an op in the first backward pass THEN this pass built a graph, so the
     addition is a forward pass."""
@@ -458,7 +458,7 @@ def test_an_op_between_two_backward_passes_begins_a_forward_pass_if_the_first_pa
     assert phases_of(*events, graph, after) == [*before, ("forward", 80), *last]
 
 
-def test_a_checkpoint_that_repeats_the_forward_pass_in_a_backward_pass_builds_no_graph() -> None:
+def test_recomputing_a_checkpoint_during_a_backward_pass_builds_no_graph() -> None:
     """GIVEN a checkpoint, whose repeated op has a sequence number, while the node's own op has none WHEN a metric follows the
     backward pass THEN the metric belongs to the phase "other", as in the recorder. If both ops have a number, the backward pass
     built a graph, and the metric begins a forward pass."""
@@ -654,7 +654,7 @@ def test_of_two_optimizers_of_one_class_with_closures_only_the_first_ends_steps(
         pytest.param((2, 1, 1, 1), [40, 140, 240, 340], id="an optimizer that does more in its first step"),
     ],
 )
-def test_without_shapes_two_optimizers_of_one_class_differ_in_their_numbers_of_ops(
+def test_without_shapes_optimizers_of_one_class_are_distinguished_by_numbers_of_ops(
     updates: tuple[int, ...], ends: list[int]
 ) -> None:
     events = []
@@ -760,7 +760,7 @@ def test_models_called_without_gradients_after_training_are_evaluation_steps() -
 
 
 @pytest.mark.parametrize(("generator_ops", "expected"), [(2, "profiler"), (1, "batches")])
-def test_a_generator_and_a_discriminator_trained_in_one_step_mark_are_one_step(generator_ops: int, expected: str) -> None:
+def test_training_generator_and_discriminator_inside_one_step_mark_is_one_step(generator_ops: int, expected: str) -> None:
     """GIVEN step marks that each contain an optimizer step of a discriminator and one of a generator WHEN their forward passes
     have different numbers of ops THEN each mark is one step. WHEN both forward passes have one op THEN each optimizer step is a
     step."""

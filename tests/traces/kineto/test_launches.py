@@ -77,7 +77,7 @@ def test_without_ids_kernels_of_a_single_stream_are_assigned_to_calls_in_order(
 # --- External ids
 
 
-def test_a_launch_call_recorded_in_the_wrong_thread_is_moved_to_its_ops_thread() -> None:
+def test_a_launch_call_in_the_wrong_thread_is_moved_to_the_thread_of_its_op() -> None:
     # GIVEN two steps whose replicas are different threads WHEN all calls were recorded in the first of these threads
     trace = imported(
         span("user_annotation", "ProfilerStep#1", MAIN, 0, 100),
@@ -140,7 +140,7 @@ def test_the_enclosing_op_is_used_if_the_external_id_is_invalid(told: dict[str, 
     assert chain(trace, "k") == ["cudaLaunchKernel@100", "aten::add@100"]
 
 
-def test_a_launch_call_outside_of_all_ops_is_not_moved_to_another_thread() -> None:
+def test_a_launch_call_outside_all_ops_stays_in_its_thread() -> None:
     trace = imported(
         span("user_annotation", "warm", MAIN, 0, 50, External_id=9),
         op("aten::add", MAIN, 60, 20, 4),
@@ -305,7 +305,7 @@ def test_an_id_of_0_does_not_match_a_kernel_to_a_launch_call() -> None:
     assert trace.problems == {"kernel-without-launch": 2}
 
 
-def test_a_kernel_belongs_to_the_op_with_its_external_id_unless_the_op_begins_later() -> None:
+def test_a_kernel_belongs_to_the_op_with_its_external_id_unless_this_op_begins_later() -> None:
     """GIVEN kernels without launch calls WHEN the op with the same External id begins together with its kernel THEN the op
     launched the kernel. WHEN the op begins later THEN the op did not launch the kernel."""
     trace = imported(

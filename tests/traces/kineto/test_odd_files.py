@@ -145,7 +145,7 @@ def test_without_correlation_ids_kernel_and_call_have_the_same_external_id() -> 
 
 
 @pytest.mark.parametrize(("lasts", "problem"), [(60, "unfinished-launch"), (20, "lost-kernel")])
-def test_launches_that_are_queued_when_the_recording_ends_do_not_count_as_lost_kernels(lasts: float, problem: str) -> None:
+def test_launches_still_queued_at_the_end_of_the_recording_are_not_lost_kernels(lasts: float, problem: str) -> None:
     """GIVEN launches at 70 and 80 us without kernels WHEN the GPU ran earlier work until 110 us THEN these launches were still
     queued. WHEN the earlier work ended at 75 us THEN their kernels were lost."""
     marks = [span(f"ProfilerStep#{number}", 30 * number, 30, "user_annotation") for number in range(3)]
@@ -511,7 +511,7 @@ def test_clocks_disagree_if_gpu_work_ends_after_the_host_waited_for_it(
     assert limit is not None and (limit.reason == "the clocks of host and GPU disagree") is bool(problems)
 
 
-def test_calls_that_may_wait_for_other_work_are_no_evidence_of_wrong_clocks() -> None:
+def test_calls_that_may_wait_for_other_work_do_not_prove_wrong_clocks() -> None:
     """A call of another thread may begin before the launch. A call for a stream may wait for other work. With two GPUs, a call
     may wait for the other GPU."""
     assert not waited_for(2000, name="cudaStreamSynchronize").problems

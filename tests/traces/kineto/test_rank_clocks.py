@@ -91,7 +91,7 @@ def test_ranks_with_marks_of_different_steps_may_be_from_one_run(tmp_path: Path)
         imported(tmp_path, *ranks)
 
 
-def test_an_all_to_all_need_not_end_on_all_ranks_at_the_same_time(tmp_path: Path) -> None:
+def test_an_all_to_all_may_end_at_different_times_on_different_ranks(tmp_path: Path) -> None:
     """GIVEN three all-to-alls with unequal parts, which end 0, 4 and 9 ms later on the second rank."""
     ranks = [all_reduces(ENDS_US, 100), all_reduces((1_000, 6_500, 13_100), 100)]
     for event in (*ranks[0], *ranks[1]):

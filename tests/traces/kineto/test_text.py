@@ -380,7 +380,7 @@ def test_the_parents_of_events_equal_those_of_a_full_search(drawn: list[tuple[in
         assert found[row] == (max(enclosing) if enclosing else NONE)
 
 
-def test_a_python_frame_without_an_end_lasts_as_long_as_the_enclosing_frame() -> None:
+def test_a_python_frame_without_an_end_ends_with_the_enclosing_frame() -> None:
     """GIVEN a Python frame that seems to last until the end of the recording WHEN the frame around it ends at 50 us THEN the
     inner frame also ends at 50 us. The outermost frame keeps its end. A frame may outlast a range that is not a frame."""
     start, end = np.array([0, 10, 20, 60]) * 1000, np.array([100, 50, 100, 70]) * 1000
@@ -403,7 +403,7 @@ def test_a_call_that_ends_shortly_after_its_op_belongs_to_the_op(starts_us: floa
 
 
 @pytest.mark.parametrize("ends_us", [22, 30])
-def test_an_op_that_follows_is_not_inside_a_call_that_ends_a_little_after_its_op(ends_us: int) -> None:
+def test_the_next_op_is_not_nested_in_a_call_that_ends_too_late(ends_us: int) -> None:
     """GIVEN a linear until 20 us, whose launch seems to last until 23 us WHEN the next op begins at 21 us THEN no op encloses
     the next op."""
     trace = imported([op("aten::linear", 0, 20), call(1, 14, 9), kernel(1, 40), op("aten::relu", 21, ends_us - 21)])

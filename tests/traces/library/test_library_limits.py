@@ -25,7 +25,7 @@ from traces.library.limits import MeasuredLimit
         (256, None, 200, 256, False),
     ],
 )
-def test_the_largest_batch_is_between_the_last_that_fit_and_the_first_that_failed(
+def test_the_largest_batch_lies_between_a_batch_that_fit_and_one_that_failed(
     last: int, full: int | None, estimated: int | None, largest: int | None, is_exact: bool
 ) -> None:
     limit = MeasuredLimit.of(a_cell(batches=(1, last), out_of_memory_batch=full))

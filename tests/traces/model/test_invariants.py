@@ -100,7 +100,7 @@ def test_columns_with_the_wrong_length_or_type_are_rejected() -> None:
     assert fault(trace) == "steps.kind is uint8(3,), not uint8(4,)"
 
 
-def test_a_truncated_trace_has_no_references_to_lost_rows_or_phases_of_lost_steps() -> None:
+def test_reading_a_truncated_trace_removes_references_to_lost_rows_and_steps() -> None:
     """GIVEN the stages of nn.DataParallel in two or more steps WHEN the first step is lost THEN each remaining stage still
     refers to its phase."""
     trace = data_parallel()

@@ -113,7 +113,7 @@ def test_calls_that_start_together_keep_their_order_unless_they_are_nested() -> 
     assert _ordered((5, 7, 3), (12, 0, NONE), (12, 4, NONE), (5, 7, NONE)) == [3, 0, 1, 2]
 
 
-def test_an_op_of_zero_duration_comes_after_a_runtime_call_at_the_same_time() -> None:
+def test_at_equal_times_a_runtime_call_precedes_an_op_of_zero_duration() -> None:
     """An export and its import give the same order, because the import cannot tell whether the call encloses the op."""
     host = HostSpans.of(name=range(2), kind=[HostKind.OP, HostKind.RUNTIME], start_ns=[5, 5], duration_ns=[0, 9])
     assert in_order(Trace(host=host)).host.name.tolist() == [1, 0]

@@ -71,7 +71,7 @@ def test_a_replay_belongs_to_the_recording_in_its_notes(notes: ReplayNotes | Non
     assert Trace(runs={0: Run(replay=notes)}).is_replay_of(Trace(runs={0: recorded})) is is_replay_of
 
 
-def test_a_trace_counts_as_a_replay_only_of_the_recording_that_it_replayed() -> None:
+def test_a_trace_counts_as_a_replay_only_of_its_own_recording() -> None:
     """GIVEN two recordings whose steps differ by 1 ns WHEN the first one is replayed THEN the replay belongs to the first
     recording only. A recording with shifted times is still the same recording."""
     first, moved, second, none = (Trace(runs={0: Run(RECORDER)}) for _ in range(4))
@@ -161,7 +161,7 @@ def test_a_lazy_column_is_computed_once_and_only_if_it_is_read() -> None:
         _ = both.start_ns  # type: ignore[attr-defined]
 
 
-def test_rows_taken_lazily_equal_rows_taken_immediately_and_a_column_can_be_replaced() -> None:
+def test_rows_selected_lazily_equal_rows_selected_immediately() -> None:
     steps = Steps.of(number=[1, 2, 3], start_ns=[10, 20, 30], duration_ns=[5, 6, 7])
     chosen = np.array([True, False, True])
     later, now = steps.taken_later(chosen), steps.take(chosen)
@@ -192,7 +192,7 @@ def test_a_lazily_loaded_table_is_decoded_one_piece_at_a_time(monkeypatch: pytes
     assert both.take(np.array([True, False] * 3)).size.tolist() == [1, 21, 12]
 
 
-def test_the_start_of_a_collective_is_its_call_time_unless_the_call_was_recorded() -> None:
+def test_a_collective_without_a_recorded_call_starts_at_its_call_time() -> None:
     assert Collectives.of(start_ns=[5, 9], called_ns=[NONE, 7]).call_ns.tolist() == [5, 7]
 
 

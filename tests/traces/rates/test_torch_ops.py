@@ -134,7 +134,7 @@ LIBRARIES = (
 ).split()
 
 
-def test_attention_of_pytorch_and_of_libraries_has_the_flops_of_two_or_five_products() -> None:
+def test_attention_of_pytorch_and_of_libraries_costs_two_or_five_matrix_products() -> None:
     """PyTorch's ops named scaled_dot_product, cuDNN's ops and flex_attention have the heads before the tokens. The ops named
     flash_attention and efficient_attention have the tokens before the heads."""
     of_torch = {name for name in NAMES if name.endswith(("attention_forward", "attention_backward"))}

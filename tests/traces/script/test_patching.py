@@ -89,7 +89,7 @@ def test_a_module_that_imported_the_name_earlier_is_patched_and_restored(modules
     assert (of_torch.function, script.kept, inner.f, later.kept) == (function, function, function, function)
 
 
-def test_an_import_callback_runs_at_the_import_or_immediately_if_the_module_is_imported(
+def test_an_import_callback_runs_immediately_if_the_module_is_already_imported(
     modules: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     (tmp_path / "module_of_a_script.py").write_text("value = 7\n", encoding="utf-8")

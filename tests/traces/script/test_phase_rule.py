@@ -77,7 +77,7 @@ def test_ops_after_the_last_backward_pass_belong_to_the_phase_other() -> None:
     assert [segment.name for segment in splitter.close(70)] == ["other"]
 
 
-def test_reads_after_a_step_and_data_created_on_the_device_belong_to_the_phase_other() -> None:
+def test_reads_after_a_step_and_creation_of_data_belong_to_the_phase_other() -> None:
     assert cut("optimizer", "aside", "plain", "loss") == ["optimizer", "other", "forward", "loss"]
     assert cut("aside", "zero_grad", "plain", "loss", "backward") == ["other", "zero_grad", "forward", "loss", "backward"]
 

@@ -336,7 +336,7 @@ def test_a_compiled_function_call_is_reported_if_no_call_inside_it_is_reported()
             assert seen(both) == [("module", False), "returned"]
 
 
-def test_each_call_of_a_compiled_function_is_reported_if_the_script_updates_its_weights_without_an_optimizer() -> None:
+def test_without_an_optimizer_each_call_of_a_compiled_function_is_reported() -> None:
     weight, listener = torch.ones(2, requires_grad=True), Listener(is_open=False)
     made = hooks(torch, listener)
     made.backward()

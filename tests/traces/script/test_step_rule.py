@@ -196,7 +196,7 @@ def test_an_inference_script_consists_of_evaluation_steps(loader: bool) -> None:
     assert script.ended == "EEE" and script.splitter.evaluating
 
 
-def test_each_evaluation_of_a_repeated_batch_is_a_step_if_there_is_no_optimizer() -> None:
+def test_without_an_optimizer_each_evaluation_of_the_same_batch_is_a_step() -> None:
     script = Script(StepSplitter(Optimizers()))
     script.load()
     for _ in range(5):

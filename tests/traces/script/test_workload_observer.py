@@ -116,7 +116,7 @@ def test_modules_that_the_data_loader_calls_are_not_part_of_the_workload(in_thre
     assert observer.so_far is not None and observer.so_far.parameters == 3 * 4 + 4
 
 
-def test_the_workload_is_read_from_the_first_training_step_or_else_evaluation_step() -> None:
+def test_the_workload_is_read_from_the_first_training_step_if_there_is_one() -> None:
     observer = WorkloadObserver()
     observer.step_ended(is_evaluation=False)  # no module was called, and no batch was loaded
     assert (observer.signature, observer.is_open) == (None, True)

@@ -241,7 +241,7 @@ def test_the_loading_rate_counts_the_samples_of_all_batches_in_a_step(loaders: l
 
 
 @pytest.mark.parametrize(("script_batches", "step_batches"), [(29, 1), (43, 1), (44, 2), (59, 2), (0, 4)])
-def test_the_batches_per_step_include_the_first_batch_which_the_script_does_not_time(
+def test_the_number_of_batches_per_step_includes_the_untimed_first_batch(
     script_batches: int, step_batches: int
 ) -> None:
     """GIVEN 30 steps THEN up to 44 batches are one batch per step, and 45 batches are two. If the script has no times, all 120

@@ -55,7 +55,7 @@ def test_the_formula_for_the_cache_hit_rate_agrees_with_simulated_epochs(policy:
     assert steady_hit_share(cached, policy) == pytest.approx(hit_share_of_epochs(round(1500 * cached), policy), abs=0.02)
 
 
-def test_the_formula_for_the_cache_hit_rate_is_exact_for_no_and_full_cache() -> None:
+def test_the_formula_for_the_cache_hit_rate_is_exact_at_its_two_extremes() -> None:
     for policy in CachePolicy:
         assert (steady_hit_share(0, policy), steady_hit_share(1, policy)) == (0, 1)
     with pytest.raises(ValueError, match="from 0 to 100 %"):

@@ -46,7 +46,7 @@ def test_suggested_commands_quote_file_names() -> None:
     ("inner", "gpu"),
     [("aten::cudnn_convolution", "not recorded, although aten::cudnn_convolution runs only on a GPU"), ("aten::mm", "none")],
 )
-def test_info_says_that_a_gpu_was_not_recorded_if_ops_run_only_on_gpus(inner: str, gpu: str) -> None:
+def test_info_says_that_gpu_work_was_not_recorded_if_ops_need_a_gpu(inner: str, gpu: str) -> None:
     trace = training(steps=2, made=[Call("aten::conv2d", "8,3,8,8", 31, "volta_sgemm_nn", inner=inner)])
     trace.device, trace.devices = trace.device.take([]), []
     trace.memory = trace.memory.take([])

@@ -45,7 +45,7 @@ def test_the_time_axis_is_split_into_pieces_without_gaps_or_overlaps(slots: Slot
 
 
 @given(SLOTS, st.integers(0, 60))
-def test_the_time_axis_maps_positions_to_the_same_times_as_a_full_list(slots: Slots, at_ns: int) -> None:
+def test_the_compact_time_axis_gives_the_same_times_as_a_full_list(slots: Slots, at_ns: int) -> None:
     axis = axis_of(slots)
     for number, side in enumerate(axis.sides):
         shown = written_out(slots, number)
@@ -108,7 +108,7 @@ def test_of_several_positions_with_the_same_time_the_closest_one_is_chosen() -> 
     assert axis.slots_ns.tolist() == [0, 10]
 
 
-def test_a_column_is_drawn_as_a_gap_if_its_middle_shows_no_time() -> None:
+def test_a_column_is_drawn_as_a_gap_if_its_centre_shows_no_time() -> None:
     """GIVEN a trace that fills 4 of 10 ns of the time axis WHEN columns are 2 ns wide THEN the last three columns are gaps."""
     side = axis_of([((100, 10), (200, 4))]).sides[1]
     assert side.columns(np.arange(0, 11, 2)).gaps[0].tolist() == [2, 3, 4]

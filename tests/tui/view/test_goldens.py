@@ -39,7 +39,7 @@ def test_the_app_draws_names_of_events_if_there_is_room() -> None:
     assert_golden("view_zoomed", text_of(window))
 
 
-def test_the_app_draws_a_trace_with_only_phase_times_beside_a_trace_with_kernels() -> None:
+def test_the_app_compares_a_trace_with_phase_times_to_one_with_kernels() -> None:
     scene = whole(("published.msgpack", phase_grained()), ("recorded.msgpack", training(steps=3)))
     assert_golden("view_phase_against_kernel", text_of(Window(scene, COLUMNS, HEIGHT)))
 

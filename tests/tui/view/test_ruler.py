@@ -50,7 +50,7 @@ def test_the_ruler_has_as_many_labels_as_fit(columns: int, steps: str, times: st
     assert time_words(window, MARKS, 20) == since and time_words(window, MARKS, 5) == since[:5]
 
 
-def test_the_ruler_of_a_part_of_the_axis_has_the_labels_of_that_part() -> None:
+def test_a_ruler_for_part_of_the_axis_shows_the_labels_of_this_part() -> None:
     """GIVEN a window that begins at 180 us and has 40 columns of 1 us THEN step 7 starts in column 20. A label every 20 us
     fits."""
     window = Window(lone_scene(), 40, 5)

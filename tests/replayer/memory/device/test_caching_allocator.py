@@ -548,7 +548,7 @@ def test_settings_are_read_from_the_environment_at_the_first_allocation(monkeypa
     assert memory.usage.stats()["max_split_size"] == 64 * MIB
 
 
-def test_a_block_of_the_largest_split_size_counts_as_oversize_until_it_is_freed() -> None:
+def test_a_block_of_the_maximum_split_size_counts_as_oversize_while_in_use() -> None:
     memory = memory_of(settings="max_split_size_mb:32")
     counts = []
     for size_bytes in (32 * MIB, 30 * MIB):

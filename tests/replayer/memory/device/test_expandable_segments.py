@@ -164,7 +164,7 @@ def test_an_out_of_memory_error_keeps_mapped_pages_and_names_the_segment_size() 
     assert memory.usage.reserved_bytes == 80 * MIB
 
 
-def test_a_segment_can_grow_only_if_a_whole_segment_fits_in_the_memory_fraction() -> None:
+def test_expandable_segments_grow_only_if_a_whole_segment_fits_in_the_memory_fraction() -> None:
     """GIVEN a limit of 30 MiB, and a mapped page of 20 MiB WHEN the segment has to grow by 1 MiB THEN the allocation fails,
     because a segment of 20 MiB would exceed the limit."""
     memory = memory_of(capacity_bytes=100 * MIB)

@@ -29,7 +29,7 @@ def test_a_segment_gets_the_lowest_address_of_the_newest_range_with_room() -> No
     assert below_top(addresses, 2, 12, 2) == [320 - 50, 320 - 52, 256 - 124]
 
 
-def test_free_addresses_of_a_range_are_used_again_and_an_empty_range_is_returned() -> None:
+def test_free_addresses_in_a_range_are_reused_and_empty_ranges_are_returned() -> None:
     addresses = DriverAddresses(0)
     first, second = addresses.allocate(20 * MIB), addresses.allocate(10 * MIB)
     addresses.give_back(first, 20 * MIB)

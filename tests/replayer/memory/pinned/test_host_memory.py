@@ -89,7 +89,7 @@ def test_the_block_that_was_freed_last_is_reused_first() -> None:
     assert _address(device.memory.allocate(4_096)) == latest
 
 
-def test_a_block_that_an_asynchronous_copy_reads_is_not_reused_before_the_copy_ends() -> None:
+def test_a_block_is_not_reused_while_an_asynchronous_copy_still_reads_it() -> None:
     device, stream = _Device(), VirtualStream(0, 0)
     buffer = device.memory.allocate(4_096)
     address = _address(buffer)
@@ -287,7 +287,7 @@ def _refused(folder: Path, limit_bytes: int) -> tuple[str, list[str]]:
 
 
 @needs_proc
-def test_a_lock_limit_is_reported_in_one_line_and_the_memory_stays_unlocked(tmp_path: Path) -> None:
+def test_memory_stays_unlocked_if_the_system_limit_is_too_low(tmp_path: Path) -> None:
     said, facts = _refused(tmp_path, 2 << 20)
     assert facts == ["True", str(2 << 20), str(3 << 20)]  # Two blocks are locked. The third is allocated without a lock.
     (line,) = said.splitlines()

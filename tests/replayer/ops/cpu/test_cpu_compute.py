@@ -70,7 +70,7 @@ def _named(name: str) -> Any:
     return lambda *args, **kwargs: (name, args, kwargs)
 
 
-def test_an_op_runs_its_handler_or_its_parts_or_is_computed_on_the_cpu() -> None:
+def test_each_op_has_a_handler_or_is_decomposed_or_runs_on_the_cpu() -> None:
     form, barrier = next(iter(FORMS)), torch.ops.c10d.barrier.default
     compute = _Compute(
         handlers={aten.copy_.default: _named("handler")},
