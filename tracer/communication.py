@@ -17,11 +17,11 @@ from traces.model.trace import NONE, Ending
 
 
 class CommunicationRecorder:
-    """Any thread may call the public methods."""
+    """Records collectives. Any thread may call the public methods."""
 
     def __init__(self, writer: RecordingWriter, parts: RecorderParts) -> None:
         self.cost = parts.cost
-        self.has_flight = False  # True once the flight recorder may have entries
+        self.has_flight = False  # True after the flight recorder may have received entries
         self._writer, self._events, self._access = writer, parts.events, parts.events.access
         self._facts, self._flight = parts.facts, parts.flight
 

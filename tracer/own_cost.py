@@ -4,7 +4,7 @@
     def read(self, ...): ...    # a method of a class with `cost: OwnCost`, which holds the lock and counts the method's time
 
     cost.spent_ns               # total so far
-    cost.steps_ended(16)        # assigns the time since the last call to the steps up to number 16
+    cost.steps_ended(16)        # distributes the time since the last call over the steps up to number 16
     cost.per_step_ns            # 60_000
     cost.set_up_ns              # 80_000_000: spent once, at the first steps and the first write
 
@@ -34,11 +34,12 @@ from traces.script.script_hooks import ModuleCalls
 
 T = TypeVar("T", bound=Callable[..., Any])
 
-SAMPLED = 16  # the reports of one in 16 repeated steps are timed
-SLOW_NS = 5_000_000  # after a longer step, all reports of the next step are timed
-_GROUPS = 1024  # number of groups of steps to keep
+SAMPLED = 16  # of 16 repeated steps, the reports of only one step are timed
+SLOW_NS = 5_000_000  # after a step that took longer than this, all reports of the next step are timed
+_GROUPS = 1024  # maximum number of stored groups of steps
 _CALLS, _REPEATS = 50, 5  # number of calls and rounds of the measurement at the start
-_COLD_CALLS, _CACHE_BYTES = 21, 1 << 21  # number of calls with cold caches, and the size of the data that replaces the caches
+# number of calls with cold caches, and size of the data that fills the caches before each call
+_COLD_CALLS, _CACHE_BYTES = 21, 1 << 21
 
 
 class OwnCost:
@@ -93,8 +94,9 @@ class OwnCost:
         groups = list(self._groups)
         if not groups:
             return self.spent_ns
-        usual_ns = median_low(groups[1:] or groups)  # the lower of two, because the second may contain a part of the set-up
-        times = list(self._appending)[1:]  # without the first, which opens the file
+        # if there are only two groups, use the lower value, because the other group may contain a part of the set-up
+        usual_ns = median_low(groups[1:] or groups)
+        times = list(self._appending)[1:]  # leave out the first write, because it opens the file
         appending_ns = median(times) * self._appended if times else 0.0
         reading = list(self._reading)
         reading_ns = median_low(reading[1:] or reading) if reading else 0.0
@@ -112,7 +114,7 @@ class OwnCost:
         nested = as_nested_module(_nothing)
         counted, modules = (self.spent_ns, self.calls), ModuleCalls.within[0]
         cold_ns = self._cold_ns(in_scope) - self._cold_ns(_nothing)
-        self._outside_ns = max(cold_ns / 2, 0.0)  # a scope reports twice
+        self._outside_ns = max(cold_ns / 2, 0.0)  # a scope makes two reports
         self._module_ns = max(self._fastest_ns(nested) - self._fastest_ns(_nothing), 0.0)
         (self.spent_ns, self.calls), ModuleCalls.within[0] = counted, modules
 

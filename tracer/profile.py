@@ -40,8 +40,8 @@ Note [Forks after a profile]
 Note [Memory or threads]
     The replicas of nn.DataParallel and threads that copy batches to the GPU are recorded only with the option
     `profile_all_threads`. In PyTorch 2.13, this option turns memory events off. The recorder therefore sets the option only
-    after other threads have called modules or copied tensors. During a backward pass, checkpointing calls modules and saved
-    tensors return to the GPU in threads of autograd, which are recorded without the option.
+    after other threads have called modules or copied tensors. During a backward pass, autograd's threads call modules for
+    checkpointing, and copy saved tensors back to the GPU. The profiler records autograd's threads without the option.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def _end_without_destructors() -> None:
     """Skip the destructors of static C++ objects when this process ends."""
     # see Note [Forks after a profile]
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):  # glibc; the functions run in reverse order
-        libc.on_exit(libc._exit, None)  # called with the exit code
+    if hasattr(libc, "on_exit"):  # glibc has `on_exit`, and runs the functions in reverse order
+        libc.on_exit(libc._exit, None)  # `_exit` gets the exit code as its argument
         libc.on_exit(libc.fcloseall, None)
 
 
@@ -90,7 +90,7 @@ class Profiler:
         self, torch: ModuleType, path: Path | None, events: BoundaryEvents, stacks: bool = False, modules: Ranges | None = None
     ) -> None:
         self.wanted = path is not None
-        self.paused = False  # True if the last `begin_step` took noticeable time
+        self.paused = False  # True if the last `begin_step` took a noticeable time
         self.all_threads = False  # True if several Python threads use the GPU
         self.active = False  # True from the start of the profiler to the end of the window
         self.is_beginning = False  # True while the recorder starts a profile
@@ -100,7 +100,7 @@ class Profiler:
         self._stacks = stacks
         self._modules = None if stacks else modules
         self._profile: Any = None
-        self._thread: int | None = None  # the only thread that may end the profile, or None
+        self._thread: int | None = None  # only this thread may end the profile; None if any thread may end it
         self._has_gpu: bool | None = None  # None until the GPU count is first needed
         self._has_device = False  # True if device activities were requested
         self._range: Any = None
@@ -194,7 +194,7 @@ class Profiler:
         if self._has_device:  # see Note [No context of the recorder's]
             self._access.start_waiting_thread()  # for the wait at the end of the script
             activities.append(profiler.ProfilerActivity.CUDA)
-        self.all_threads |= get_ident() != main_thread().ident  # the main thread ends the last profile
+        self.all_threads |= get_ident() != main_thread().ident  # the main thread may end the last profile
         self._thread = None if self.all_threads else get_ident()
         self._profile = profiler._KinetoProfile(
             activities=activities,

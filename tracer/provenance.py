@@ -56,12 +56,12 @@ class ProcessFacts:
         self._models: list[weakref.ref[Any]] = []
         self._reducers: list[dict[str, Json]] = []
         self._loaders: list[LoaderSettings] = []
-        self.compiling_evaluations: list[int] = []  # numbers of the evaluation steps that compiled code
+        self.compiling_evaluations: list[int] = []  # numbers of the evaluation steps in which code was compiled
         self._loader_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._oom_text: str | None = None
         self._cublas_bytes: int | None = None
         self._cleared_workspaces = False
-        self._versions: dict[str, Json] = {}  # empty until the script has used the GPU
+        self._versions: dict[str, Json] = {}  # this list is empty until the script has used the GPU
         self._version = _own_version()  # looked up once, because the lookup reads files and the header is written often
         self._base = {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -88,7 +88,8 @@ class ProcessFacts:
         for row, device in enumerate(self.devices):
             if device.index == index:
                 return row
-        properties = self._torch.cuda.get_device_properties(index)  # cached by torch, so the device is not called
+        # torch has cached the properties, so this call does not reach the device
+        properties = self._torch.cuda.get_device_properties(index)
         known = DeviceProperties.of({name: getattr(properties, name) for name in dir(properties) if not name.startswith("_")})
         self._versions = self._versions or _versions(self._torch)
         self.devices.append(Device(self.rank, index, properties.name, properties.total_memory, known))
@@ -159,7 +160,8 @@ class ProcessFacts:
             self._cublas_bytes = held_bytes or (None if self._cleared_workspaces else held_bytes)
 
     def workspaces_cleared(self) -> None:
-        """The script frees the cuBLAS workspaces. If none is held at the end, it is unknown whether cuBLAS keeps workspaces."""
+        """The script frees the cuBLAS workspaces. If cuBLAS holds no workspace at the end, it is unknown whether cuBLAS keeps
+        workspaces."""
         self._cleared_workspaces = True
 
     def read_peaks(self, access: DeviceAccess) -> None:

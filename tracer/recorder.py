@@ -40,7 +40,7 @@ _PAUSE_NS = 100_000_000  # how long the writing thread waits between checks
 
 
 class Recorder:
-    """Any thread may call the public methods."""
+    """Records one process. Any thread may call the public methods."""
 
     def __init__(
         self,
@@ -54,7 +54,8 @@ class Recorder:
         self.clock = parts.cost.clock
         self.module_marks = None  # module calls are recorded as profiler ranges (surfaces/torch_nn_module.py)
         self.closed = False
-        self._until_close = threading.Lock()  # held until `close`; a lock wakes a thread faster than an event
+        # the recorder holds this lock until `close`; a lock wakes a thread faster than an event
+        self._until_close = threading.Lock()
         self._until_close.acquire()
         self._output, self._events, self._access = output, parts.events, parts.events.access
         self._profiler, self._facts = parts.profiler, parts.facts
@@ -65,19 +66,19 @@ class Recorder:
         self._schedule, self._autograd_nodes = schedule, autograd_nodes
         if schedule.compares_work:
             self.workload.on_every_call = self._outermost_module_called
-        self._captured = WeakKeyDictionary[Any, CapturedReports]()  # keyed by graph
+        self._captured = WeakKeyDictionary[Any, CapturedReports]()  # keys: CUDA graphs
 
         # the methods of `CallListener`, stored as attributes for speed
         reports = self.steps.reports
-        self.enter_phase = reports[ENTER]  # loader, h2d, zero_grad, backward, optimizer or other
+        self.enter_phase = reports[ENTER]  # the phase is loader, h2d, zero_grad, backward, optimizer or other
         self.leave_phase = reports[LEAVE]
-        self.loader_exhausted = reports[EXHAUSTED]  # the last entered loader had no batch left
+        self.loader_exhausted = reports[EXHAUSTED]  # the loader that was entered last has no more batches
         self.loss_called = partial(reports[OP], LOSS)
-        self.aside_called = partial(reports[OP], ASIDE)  # clipping or unscaling gradients
+        self.aside_called = partial(reports[OP], ASIDE)  # the script clips or unscales gradients
         self.read_called = partial(reports[OP], READ)
-        self.autograd_recorded = reports[RECORDED]  # an op after a backward pass
+        self.autograd_recorded = reports[RECORDED]  # the script called an op after a backward pass
         self.optimizer_stepped = reports[STEPPED]  # an optimizer's `step` has returned
-        self.module_called = reports[MODULE]  # with the module's id, and whether gradients are enabled
+        self.module_called = reports[MODULE]  # arguments: the module's id, and True if gradients are enabled
 
     @property
     def phase(self) -> str:
@@ -111,7 +112,7 @@ class Recorder:
             return None
         called, before = (*inputs, autocast, grad_enabled), self._autograd_nodes()
 
-        def returned() -> None:  # a sum, because replicas return in any order
+        def returned() -> None:  # add the hashes, because replicas return in any order
             self.steps.work += hash((called, self._autograd_nodes() - before))
 
         return returned
@@ -183,10 +184,10 @@ class Recorder:
                 with self.cost.lock:
                     if not self.closed and not self._profiler.active and not self._writer.due_in_ns:
                         self._writer.flush_in_thread()
-                        self.cost.excluded_ns = 0  # of the script's thread
+                        self.cost.excluded_ns = 0  # id of the script's thread
                     pause_ns = self._writer.due_in_ns or _PAUSE_NS
 
-        start_new_thread(write, ())  # not in `threading.enumerate()`
+        start_new_thread(write, ())  # `threading.enumerate()` does not list this thread
 
     # --- the end
 
@@ -218,7 +219,7 @@ class Recorder:
             self.closed = True
             self._until_close.release()
             self.steps.stop()
-            self._writer.read_last_events()  # first, because the recorder must not call a device that hangs
+            self._writer.read_last_events()  # check this first, because the recorder must not call a device that hangs
             self._profiler.stop(at_end=True)
             self.communication.read_flight_recorder(last=True)
             self._facts.failed(getattr(sys, "last_value", None))

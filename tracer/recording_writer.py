@@ -2,7 +2,7 @@
 
     writer.add(step)            # the step has ended on the host
     writer.write_done()         # write the steps that the GPU has finished, in order
-    writer.flush_if_due(step_ns=1_000_000)  # append to the file, if it will be time before the next step ends
+    writer.flush_if_due(step_ns=1_000_000)  # append to the file, if a write will be due before the next step ends
     writer.read_last_events()   # at the end of the script
     writer.close(taken, reads, found)   # write the rest
 
@@ -64,17 +64,17 @@ class RecordingWriter:
         self, output: RecordingFile, parts: RecorderParts, workload: Callable[[], WorkloadSignature | None]
     ) -> None:
         self.pending: deque[EndedStep] = deque()
-        self.run: RepeatedRun | None = None  # the steps after `pending`
+        self.run: RepeatedRun | None = None  # the steps that follow those in `pending`
         self.collectives = CollectiveWriter(output, parts.facts)
         self.number = 0  # number of the next step
-        self.steps_of_other_threads = 0  # of optimizers, while another thread runs the recorded steps
+        self.steps_of_other_threads = 0  # optimizer steps in other threads than the thread of the recorded steps
 
-        # rows without the rank; threads append without a lock, because `list.append` is atomic
+        # The rows do not contain the rank. Threads append without a lock, because `list.append` is atomic.
         self.batches: list[tuple[int, BatchKind, int, int, int]] = []
         # the durations of the latest steps without the profiler, and of the latest other steps
         self._clean_ns, self._other_ns = deque[int](maxlen=_USUAL_OF), deque[int](maxlen=_USUAL_OF)
         self._read = 0  # number of steps at the last read of CUDA events
-        self.due_ns = 0  # when collected data should be written, in Unix time
+        self.due_ns = 0  # Unix time at which collected data should be written
         self._output, self._parts, self._workload = output, parts, workload
         self._facts, self._events, self._access = parts.facts, parts.events, parts.events.access
         self._step_writer = StepWriter(output, parts.facts)
@@ -165,7 +165,8 @@ class RecordingWriter:
     def flush_in_thread(self) -> None:
         # see Note [The writing thread]
         self._events.enter_thread()
-        self._flush(self._parts.cost.clock.thread_ns, True)  # wall time would include waits for Python's global lock
+        # measure CPU time, because wall time would include waits for Python's global lock
+        self._flush(self._parts.cost.clock.thread_ns, True)
 
     def _flush(self, timer: Callable[[], int], due: bool) -> None:
         cost = self._parts.cost
@@ -209,7 +210,7 @@ class RecordingWriter:
         for step in self.pending:
             self._step_writer.write(step)
         self.pending.clear()
-        self._events.read_finished(taken)  # does not wait, because another rank may never arrive
+        self._events.read_finished(taken)  # this call does not wait for the events, because another rank may never arrive
         self.collectives.write_done(at_end=True)
         self._step_writer.write_values([(NONE, reads, found)])
         self._add_rows()

@@ -2,8 +2,8 @@
 
     repeated.add_call(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)  # `ScriptSplitter` handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended
-    repeated.advance()                              # the next report, if the current step is like the one before
-    times_ns = [start_ns, *repeated.ended()]        # the same step at other times
+    repeated.advance()                              # the next report, if the current step repeats the previous step
+    times_ns = [start_ns, *repeated.ended()]        # times at which the repeated step made its calls
     repeated.plan.segments(times_ns)                # [Segment("other", ...), Segment("zero_grad", ...), ...]
 
 Note [Steps repeat]
@@ -27,10 +27,11 @@ from traces.script.script_splitter import CutStep
 # Kinds of reports
 KINDS = 7
 ENTER, LEAVE, MODULE, OP, STEPPED, EXHAUSTED, RECORDED = range(KINDS)
-# effects of a report: none, a segment begins now, a segment begins at an earlier boundary, a phase ends, the step ends
+# Effects of a report: nothing happens, a segment begins now, a segment begins at an earlier boundary, a phase ends, or the step
+# ends.
 NOTHING, BEGINS, CONTINUES, LEAVES, ENDS = range(5)
-# of the next report: its kind and argument, whether it records a CUDA event, whether the current stream must be checked, and a
-# function to call instead
+# The expected next report: its kind and argument, True if it records a CUDA event, True if the current stream must be checked,
+# and a function to call instead.
 Expected = tuple[int, Any, bool, bool, Callable[[int], None] | None]
 UNKNOWN: Expected = NONE, None, False, False, None  # no report has this kind
 
@@ -39,8 +40,8 @@ class Meaning(NamedTuple):
     kind: int
     argument: Any
     action: int
-    boundary: int  # the number of the report at which a continued segment begins, NONE for the step's start
-    entered: str  # the phase that was entered by name, or "" if it has been left
+    boundary: int  # number of the report at which a continued segment begins; NONE for the step's start
+    entered: str  # name of the current phase, or "" if the script has left the phase
 
 
 class StepPlan:
@@ -57,7 +58,7 @@ class StepPlan:
         self.begins = [0, *self.ends[:-1]]
         self.left = left + 1
         at = [0, *(i + 1 for i, of in enumerate(reports) if of.action in (BEGINS, LEAVES))]
-        self.times, self.new_events = len(reports) + 1, len(at) - 1  # the first event belongs to the step before
+        self.times, self.new_events = len(reports) + 1, len(at) - 1  # the first event belongs to the previous step
         self.report_of_event = [time - 1 for time in at[1:]]
         event_of = {time: event for event, time in enumerate(at)}
         event_of[len(reports) + 1] = event_of[self.left]
@@ -75,25 +76,26 @@ class StepPlan:
 class RepeatedSteps:
     """Checks whether the current step makes the same calls as the previous step, and stores the time of each call."""
 
-    # makes objects smaller, and access to them faster
+    # `__slots__` makes objects smaller, and their attributes faster
     __slots__ = (
         "_learning", "advance", "has_several_devices", "is_plain", "known", "plan", "stream", "thread",
         "times_ns", "unused", "weight",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.known: list[Meaning] = []  # the reports of a step, while the current step has made the same reports
-        self.advance: Callable[[], Expected] = lambda: UNKNOWN  # of the next report
-        self.thread: int | None = None  # that makes the reports; None while nothing is known
+        self.known: list[Meaning] = []  # the reports of a known step; empty if the current step has made other reports
+        self.advance: Callable[[], Expected] = lambda: UNKNOWN  # returns what the next report is expected to be
+        self.thread: int | None = None  # thread that makes the reports; None while no reports are known
         # see Note [Steps on one stream] in step_recorder.py
         self.is_plain = False
         self.stream: EventStream | None = None  # None without a GPU, and if `is_plain` is False
-        self.unused = deque[Any]()  # torch's CUDA events to record next
+        self.unused = deque[Any]()  # torch's CUDA events that will be recorded next
         self.has_several_devices = False  # True if the current device may change
-        self.weight = 1  # how many steps the time of a report counts for, see Note [What a step costs] in own_cost.py
-        self.times_ns: list[int] = []  # of the current step's reports; if `is_plain`, also those of earlier steps
+        self.weight = 1  # a report's time counts for this number of steps, see Note [What a step costs] in own_cost.py
+        # times of the current step's reports; if `is_plain` is True, also of earlier steps' reports
+        self.times_ns: list[int] = []
         self._learning: list[Meaning] | None = []  # None if the current step cannot be learned
-        self.plan: StepPlan | None = None  # of `known`
+        self.plan: StepPlan | None = None  # the plan that corresponds to `known`
 
     def add_call(self, meaning: Meaning, now_ns: int) -> None:
         self.times_ns.append(now_ns)

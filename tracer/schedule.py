@@ -11,12 +11,12 @@ evaluation steps are counted instead.
 Note [Windows for later kinds of steps]
     Steps are of one kind if they have the same sequence of phases and the same first optimizer. The first profile may miss a
     kind of step, for example validation, another network, or a gradient penalty in every 16th step. If steps of a kind were not
-    profiled, the profiler runs again around the next step of this kind. Steps of a kind are expected to come at their smallest
-    distance so far. Evaluation usually has several batches, so another batch is expected after the first one. The number of
-    profiles is limited.
+    profiled, the profiler runs again around the next step of this kind. The recorder expects the next step of a kind at the
+    smallest distance between two steps of this kind so far. Evaluation usually has several batches, so another batch is
+    expected after the first one. The number of profiles is limited.
 
-    A profile slows all later steps, so these profiles come after the first profile of training steps. Only evaluation steps may
-    be profiled before it, after enough training steps without the profiler.
+    A profile makes all later steps slower, so these profiles come after the first profile of training steps. Only evaluation
+    steps may be profiled before this first profile. They are profiled after enough training steps without the profiler.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from typing import NamedTuple
 from traces.comparison.thresholds import FEWEST_CLEAN_STEPS
 from traces.model.trace import StepKind
 
-_MOST_WINDOWS = 6  # after the first
-_MOST_WORK_WINDOWS = 4  # after the first, for kinds of work
+_MOST_WINDOWS = 6  # maximum number of profiles after the first profile
+_MOST_WORK_WINDOWS = 4  # maximum number of profiles for kinds of work, after the first profile
 _MOST_KINDS = 64
 _EARLY = 1  # a profile of a single step begins one step early, and ends at most one step late
 
@@ -38,8 +38,8 @@ _Kinds = dict[tuple[object, ...], "_KindOfStep"]
 
 @dataclass(slots=True, eq=False)
 class _KindOfStep:
-    last: int  # number of its last step
-    distance: int = 0  # the smallest distance between two steps, 0 if unknown
+    last: int  # number of the last step of this kind
+    distance: int = 0  # smallest distance between two steps of this kind; 0 if unknown
     is_profiled: bool = False
 
     @classmethod
@@ -62,7 +62,7 @@ class _ProfilerWindow(NamedTuple):
     of: _KindOfStep
     prepare: int  # number of the step in which the profiler attaches
     last: int  # number of the last step to profile
-    is_run: bool  # of consecutive steps
+    is_run: bool  # True if the profile covers consecutive steps
 
 
 class Schedule:
@@ -72,11 +72,12 @@ class Schedule:
         self._first_profiled = self._prepare + 1
         self._profiled = profiled
         self._end = self._first_profiled + profiled if profiled else 0
-        self._replaceable = profiled  # some scripts compile in every step
+        # number of steps that may be replaced; the number is limited, because some scripts compile in every step
+        self._replaceable = profiled
         self._count = 0
         self._has_trained = False
         # see Note [Windows for later kinds of steps]
-        self._number = 0  # of the current step
+        self._number = 0  # number of the current step
         self._kinds: _Kinds = {}
         self._kinds_of_work: _Kinds = {}
         self._window: _ProfilerWindow | None = None

@@ -44,8 +44,8 @@ class DeviceClock:
 
     def __init__(self, offset_ns: int) -> None:
         self.offset_ns = offset_ns  # best estimate of the host time of the first event
-        self.last: BoundaryEvent | None = None  # the reference for measuring the next event
-        self.free: list[Any] = []  # CUDA events to reuse on this device
+        self.last: BoundaryEvent | None = None  # the next event's time is measured from this event
+        self.free: list[Any] = []  # CUDA events that can be used again on this device
 
     def narrow(self, ticks_ns: int, not_before_ns: int, found_ns: int) -> None:
         self.offset_ns = max(min(self.offset_ns, found_ns - ticks_ns), not_before_ns - ticks_ns)
@@ -66,8 +66,8 @@ class BoundaryEvent:
     event: Any  # torch's CUDA event
     of: EventStream
     host_ns: int  # host time just before the event was recorded
-    not_before_ns: int  # host time at which the event was last found unfinished
-    ticks_ns: int  # time since the device's first event, NONE until read
+    not_before_ns: int  # host time of the last query that found the event unfinished
+    ticks_ns: int  # time since the device's first event; NONE until the time is read
 
     @classmethod
     def at(cls, event: Any, of: EventStream, host_ns: int) -> BoundaryEvent:
@@ -89,12 +89,12 @@ class BoundaryEvent:
 
 class BoundaryEvents:
     def __init__(self, cuda: TorchCuda, clock: EpochClock, access: DeviceAccess) -> None:
-        self.taken: list[BoundaryEvent] = []  # since the last step ended
+        self.taken: list[BoundaryEvent] = []  # events that were recorded since the last step ended
         self.untimed = Untimed.NO  # why some of these events could not be recorded
         self.cuda, self.clock, self.access = cuda, clock, access
-        self._streams: dict[tuple[int, int], EventStream] = {}  # keyed by device and handle
-        self._clocks: dict[int, DeviceClock] = {}  # by device
-        self._in_use: set[int] = set()  # devices known to have a context
+        self._streams: dict[tuple[int, int], EventStream] = {}  # keys: device, and handle of the stream
+        self._clocks: dict[int, DeviceClock] = {}  # keys: devices
+        self._in_use: set[int] = set()  # devices that have a context for certain
         self._has_entered = False
 
     @property
@@ -125,7 +125,7 @@ class BoundaryEvents:
 
     def record(self, now_ns: int, of: EventStream | None = None) -> BoundaryEvent | None:
         access = self.access
-        # checked here too, because calling a property takes as long as these checks together
+        # `closed` makes the same checks, but calling a property takes as long as all these checks
         if access.device_lost or access.captures or access.script_profiles or not access.was_used:
             closed = access.closed_to_all_streams
             if closed is not None:
@@ -226,7 +226,7 @@ class BoundaryEvents:
 
     def _done(self, last_events: list[Any]) -> tuple[int, int]:
         low, high, unfinished_ns = 0, len(last_events), NONE
-        middle = high - 1  # usually all steps are done
+        middle = high - 1  # usually, the GPU has finished all steps
         while low < high:
             asked_ns = self.clock.now_ns()
             if last_events[middle].query():

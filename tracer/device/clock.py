@@ -13,12 +13,13 @@ import time
 
 class EpochClock:
     perf_ns = staticmethod(time.perf_counter_ns)
-    thread_ns = staticmethod(time.thread_time_ns)  # processor time of the calling thread
+    thread_ns = staticmethod(time.thread_time_ns)  # CPU time of the calling thread
 
     def __init__(self) -> None:
         before_ns = time.perf_counter_ns()
         epoch_ns = time.time_ns()
-        self.offset_ns = epoch_ns - (before_ns + time.perf_counter_ns()) // 2  # from the monotonic clock to Unix time
+        # difference between Unix time and the monotonic clock
+        self.offset_ns = epoch_ns - (before_ns + time.perf_counter_ns()) // 2
 
     def now_ns(self) -> int:
         return time.perf_counter_ns() + self.offset_ns

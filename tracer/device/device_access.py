@@ -2,7 +2,7 @@
 
     access = DeviceAccess(TorchCuda(torch), state.CAPTURES, state.SCRIPT_PROFILES)
     if access.closed is None: event.record()    # otherwise `closed` is the reason
-    access.attempt(torch.cuda.mem_get_info, 0)  # None if the call failed, then the device counts as lost
+    access.attempt(torch.cuda.mem_get_info, 0)  # None if the call failed
     access.is_idle_within(1_000_000_000, [0])   # waits at most 1 s for cuda:0
 
 Note [Captures of CUDA graphs]
@@ -52,12 +52,12 @@ class ScriptProfiles(Sized, Protocol):
 
 class DeviceAccess:
     def __init__(self, cuda: Any, captures: Sized, profiles: ScriptProfiles) -> None:
-        self.device_lost = ""  # why the device no longer accepts calls, or ""
+        self.device_lost = ""  # the reason why the device no longer accepts calls, or ""
         self.is_calling = False  # True during a CUDA call, which may hang
         self._cuda: TorchCuda = cuda
         self.captures, self.script_profiles = captures, profiles
-        self.was_used = False  # whether `is_used` was True before
-        self._waiting = _WaitingThread()  # not started
+        self.was_used = False  # True if `is_used` was True before
+        self._waiting = _WaitingThread()  # the thread is not started yet
 
     @property
     def is_used(self) -> bool:
@@ -91,7 +91,7 @@ class DeviceAccess:
     def is_current_stream_capturing(self) -> bool:
         try:
             return self._cuda.is_current_stream_capturing()
-        except RuntimeError:  # a capture blocks the legacy stream (cudaErrorStreamCaptureImplicit)
+        except RuntimeError:  # during a capture, the legacy stream cannot be used (cudaErrorStreamCaptureImplicit)
             return True
 
     def mark_lost(self, reason: str) -> None:
@@ -154,7 +154,7 @@ class _WaitingThread:
     def __init__(self) -> None:
         self._calls: SimpleQueue[tuple[Callable[[], None], threading.Event]] = SimpleQueue()
         self._is_busy = False
-        self._process = 0  # in which the thread runs
+        self._process = 0  # id of the process in which the thread runs
 
     def start(self) -> None:
         start_new_thread(self._run, ())

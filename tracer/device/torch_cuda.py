@@ -31,7 +31,7 @@ class TorchCuda:
     def __init__(self, torch: Any) -> None:
         bindings = torch._C
         self.current_device: Callable[[], int] = getattr(bindings, "_cuda_getDevice", _missing)
-        # The current stream's handle, as an integer
+        # this function returns the current stream's handle as an integer
         self.current_handle: Callable[[int], int] = getattr(bindings, "_cuda_getCurrentRawStream", _missing)
         self.set_device: Callable[[int], None] = getattr(bindings, "_cuda_setDevice", _missing)
         self._has_primary_context: Callable[[int], bool] = getattr(bindings, "_cuda_hasPrimaryContext", _missing)
@@ -53,7 +53,7 @@ class TorchCuda:
             return True
         try:
             return self._memory_bytes(device) > 0
-        except RuntimeError:  # an allocator of the script's own has no statistics
+        except RuntimeError:  # if the script installs its own allocator, statistics are missing
             return False
 
     def event(self) -> Any:
@@ -73,7 +73,7 @@ class TorchCuda:
         places = range(first, first + ctypes.sizeof(found), ctypes.sizeof(ctypes.c_float))
         code = max(map(self._runtime.cudaEventElapsedTime, places, handles[:-1], handles[1:]))
         if code:
-            self._runtime.cudaGetLastError()  # so that no later check of the script reports this error
+            self._runtime.cudaGetLastError()  # clear the error, because a later check of the script would report it
             raise CudaCallError(code)
         return list(found)
 

@@ -11,10 +11,11 @@ Note [What Kineto says]
     freed. The recorder causes this warning on purpose while stderr is buffered.
 
 Note [Warnings that PyTorch gives once]
-    Up to PyTorch 2.12, the first profile of a process warns that the profiler clears its events. With `python -W error`, the
-    warning would be an exception in the script. PyTorch gives the warning only once, so the recorder restores PyTorch's memory
-    of given warnings. `warnings.catch_warnings` would make Python show earlier warnings again (`_filters_mutated` in
-    Lib/warnings.py), so the recorder adds a filter to the list of filters directly.
+    In PyTorch 2.12 and earlier, the first profile of a process causes a warning: the profiler clears its events. With `python
+    -W error`, this warning would raise an exception in the script. PyTorch shows the warning only once. The recorder therefore
+    makes PyTorch forget that the recorder's profile has caused the warning. `warnings.catch_warnings` would make Python show
+    earlier warnings again (`_filters_mutated` in Lib/warnings.py), so the recorder adds a filter to the list of filters
+    directly.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def _without_warnings(torch: ModuleType) -> Iterator[None]:
         yield
     finally:
         torch.set_warn_always(was_always)
-        ours.thread = None  # switches the filter off, also in copies of the list
+        ours.thread = None  # this switches the filter off, even in copies of the list
         with suppress(ValueError):  # another thread may have changed the list
             filters.remove(ignored)
         given.intersection_update(before)
