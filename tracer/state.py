@@ -2,7 +2,7 @@
 
     start(lambda: Recorder(...))    # once per process, when torch is imported
     recorder()                      # the recorder, created on the first call
-    started()                       # the recorder, or None if it was not created yet
+    started()                       # the recorder, or None if no recorder exists yet
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Profiles(LivingObjects):
 
 
 class _RecorderState:
-    # created when a wrapper first needs it
+    # the recorder is created when a wrapper first needs it
     recorder: Recorder
 
     def __init__(self) -> None:
@@ -50,14 +50,14 @@ class _RecorderState:
         if self.make is None:
             raise RuntimeError("no recorder was started in this process")
         with self._lock:
-            made = vars(self).get("recorder") or self.make()  # another thread may have made it
+            made = vars(self).get("recorder") or self.make()  # another thread may have made the recorder
             if made is not None:
                 self.recorder = made
         return made
 
     def forget_recorder(self) -> None:
         vars(self).pop("recorder", None)
-        self._lock = RLock()  # in a forked process, a thread that no longer exists may hold the lock
+        self._lock = RLock()  # in a forked process, a thread that does not exist in this process may hold the lock
 
 
 OPTIMIZERS = Optimizers()

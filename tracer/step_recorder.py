@@ -87,7 +87,7 @@ class CapturedReports:
 
 
 class StepRecorder:
-    """Implements the listener of `ScriptSplitter` (script_splitter.py). All calls hold the recorder's lock."""
+    """Receives the calls of `ScriptSplitter` (script_splitter.py). All calls hold the recorder's lock."""
 
     def __init__(
         self,
@@ -98,14 +98,14 @@ class StepRecorder:
         communication: CommunicationRecorder,
     ) -> None:
         self._optimizers = optimizers
-        self.script = ScriptSplitter[int](self, optimizers)  # threads are identified by `threading.get_ident()`
+        self.script = ScriptSplitter[int](self, optimizers)  # `threading.get_ident()` identifies the threads
         self.cost = parts.cost
-        self.has_returned = False  # True if a module has returned, but `script` does not know yet
-        self.capture: CapturedReports | None = None  # in progress
+        self.has_returned = False  # True if a module has returned, but `script` has not been notified yet
+        self.capture: CapturedReports | None = None  # the capture of a CUDA graph that is in progress
         # True if the script captured a CUDA graph, or a report was interrupted, since the last step ended
         self.is_unlike_others = False
         self._has_failed = False
-        self.compiled_ns: list[int] = []  # when torch.compile began to compile something since the last step ended
+        self.compiled_ns: list[int] = []  # times since the last step's end at which torch.compile began to compile something
         self.reads: list[Read] = []  # values read since the last step ended
         self.found: list[Found] = []  # sizes found since the last step ended
         self.work = 0  # hash of the work of the outermost modules since the last step ended
@@ -113,21 +113,23 @@ class StepRecorder:
         self._writer, self._communication, self._threads = writer, communication, parts.threads
         self._clock, self._failed = parts.cost.clock, parts.facts.failed
         self._repeated = RepeatedSteps()
-        self._state: tuple[object, ...] = ()  # of `script` when the current step began
-        self._action = NOTHING  # what the current report has done
-        self._boundary = NONE  # the number of the report at which the current phase was left
+        self._state: tuple[object, ...] = ()  # state of `script` at the start of the current step
+        self._action = NOTHING  # effect of the current report
+        self._boundary = NONE  # number of the report at which the script left the current phase
         self._is_catching_up = False  # True while `script` gets reports that already have events
         self._ended: CutStep | None = None  # the step that the current report has ended
-        self._start_ns = NONE  # start of the current step, NONE before the first event of the first step
+        self._start_ns = NONE  # start of the current step; NONE before the first event of the first step
         self._start: BoundaryEvent | None = None  # the event at the start of the current step
-        self._begins: dict[int, BoundaryEvent] = {}  # events that only begin a segment, by the host time of their boundary
+        # events that begin a segment but end none; keys: host times of the boundaries
+        self._begins: dict[int, BoundaryEvent] = {}
         self._open: BoundaryEvent | None = None  # the start of the current segment
         self._stages: list[DataParallelStage] = []
         self.has_run_replicas = False  # see Note [The first replicas] in surfaces/torch_nn_parallel.py
-        self._clean_steps = 0  # before the first profile
+        self._clean_steps = 0  # number of steps without the profiler before the first profile
         report = self._reporter()
-        self.reports: list[Callable[..., None]] = [partial(report, kind) for kind in range(KINDS)]  # by kind
-        self._is_unusual = True  # False if nothing but writing the file is left to do after a repeated step
+        # one function for each kind of report
+        self.reports: list[Callable[..., None]] = [partial(report, kind) for kind in range(KINDS)]
+        self._is_unusual = True  # False if after a repeated step, only writing the file is left to do
 
     # --- reports
 
@@ -142,7 +144,7 @@ class StepRecorder:
         def report(kind: int, argument: Any = None, detail: Any = None) -> None:
             nonlocal is_reporting
             began_ns = perf_ns()
-            if detail is not None:  # a report of a captured CUDA graph has no detail
+            if detail is not None:  # reports that come from a captured CUDA graph have no detail
                 if kind == MODULE:
                     argument = argument, detail  # whether gradients are enabled
                 else:
@@ -400,7 +402,7 @@ class StepRecorder:
         events = self._events
         before = self._open = self._event_at(boundary_ns)
         if before is None and events.untimed == Untimed.NO:
-            self._open = events.record(boundary_ns)  # left out because the previous step did not need this event
+            self._open = events.record(boundary_ns)  # this event was not recorded, because the previous step did not need it
         elif before is not None and not events.is_current(before.of):
             begin = self._open = events.record(self._clock.now_ns())
             if begin is not None:
@@ -454,7 +456,7 @@ class StepRecorder:
         self._writer.flush_if_due(step_ns)
         took_ns = cost.perf_ns() - began_ns
         cost.spent_ns += took_ns - cost.excluded_ns
-        cost.excluded_ns = took_ns if self._repeated.weight else 0  # the report has its own weight
+        cost.excluded_ns = took_ns if self._repeated.weight else 0  # this report has a separate weight
         if access.device_lost:
             self._leave_stream()
 
@@ -467,7 +469,7 @@ class StepRecorder:
         if segments or plan is not None:
             self._keep(is_evaluation, segments, now_ns, last, plan, times_ns)
         else:
-            self._events.untimed = Untimed.NO  # the events are read together with the events of the next step
+            self._events.untimed = Untimed.NO  # read these events together with the events of the next step
         self._begins, self._stages = {}, []
         communication = self._communication
         has_looked = communication.has_flight and communication.read_flight_recorder_if_due()
@@ -536,11 +538,11 @@ class StepRecorder:
         """Return the kind that `Schedule.kind` plans, but WARMUP for steps that compile, that capture a CUDA graph, or that the
         profiler did not record completely."""
         kind = self._schedule.kind(is_evaluation)
-        is_lost = kind is StepKind.PROFILED and not self.profiler.is_recording  # the window began late or ended early
+        is_lost = kind is StepKind.PROFILED and not self.profiler.is_recording  # the profile began late or ended early
         if is_lost or (is_unlike_others and not is_evaluation):
             return StepKind.WARMUP
         if kind is StepKind.STEADY:
-            if has_compiled:  # compiling takes longer than many steps
+            if has_compiled:  # compiling takes more time than many steps together
                 return StepKind.WARMUP
             if not self._events.access.script_profiles.has_attached:  # see Note [Steps after a profile] in profile.py
                 self._clean_steps += 1

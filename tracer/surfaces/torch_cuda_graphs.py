@@ -22,7 +22,8 @@ def install(torch: ModuleType) -> None:
         return
 
     def begin(begin: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        with started_lock():  # so that CUDA calls of the recorder's threads end before the capture begins
+        # wait for the recorder's other threads, because their CUDA calls must end before the capture begins
+        with started_lock():
             CAPTURES.add(self)
         try:
             begun = begin(self, *args, **kwargs)

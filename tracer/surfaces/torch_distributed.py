@@ -34,8 +34,8 @@ from traces.model.trace import NONE, Ending
 from traces.names.collectives import backend_of, known_as
 from traces.script.patching import Argument, Keywords, Positional, argument, around, patch, patch_everywhere
 
-# maps each operation to the argument that contains this rank's input; "" for operations that have no input or call other
-# operations
+# For each operation, the name of the argument that contains this rank's input. The name is "" if the operation has no input, or
+# calls other operations.
 _INPUTS = {
     name: given
     for given, names in {
@@ -86,9 +86,9 @@ class _RunningCollective:
     start_ns: int = NONE
     bytes: int = 0
     dtypes: set[str] = field(default_factory=set)
-    device: Any = None  # device of the tensors
-    stream: Any = None  # the stream that will wait for the collective, if any
-    begin: BoundaryEvent | None = None  # event before the call on that stream
+    device: Any = None  # the device of the call's tensors
+    stream: Any = None  # the stream that will wait for the collective, or None
+    begin: BoundaryEvent | None = None  # event on this stream, recorded before the call
 
     def add(self, tensors: Any) -> None:
         if isinstance(tensors, list | tuple):
@@ -109,7 +109,7 @@ class _CollectiveWrappers:
         self._dist, self._cuda = torch.distributed, torch.cuda
         self._works = Works(torch)
         self._here = _OutermostCollective()
-        self._patched: set[type] = set()  # patched classes of process groups
+        self._patched: set[type] = set()  # classes of process groups that the recorder has patched
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
         if name != "batch_isend_irecv":
@@ -178,7 +178,7 @@ class _CollectiveWrappers:
             to.communication.communicated(call_until_now(), ending=Ending.UNSEEN)
         elif result is None and backend == "gloo":
             to.communication.communicated(call_until_now())
-        elif result is None:  # without an event, as during a graph capture, the end is unknown
+        elif result is None:  # if there is no event (for example during a graph capture), the end is unknown
             is_unseen = begin is None and stream is not None
             to.communication.communicated(call_until_now(), begin, stream, Ending.UNSEEN if is_unseen else Ending.SEEN)
         elif backend == "gloo" and (future := _future(result)) is not None:
@@ -198,7 +198,7 @@ class _CollectiveWrappers:
     def _backend(self, group: Any, device: Any) -> str:
         try:
             return backend_of(str(group._get_backend(device or group._device_types[0]).name()))
-        except (RuntimeError, AttributeError, IndexError):  # a user-defined process group
+        except (RuntimeError, AttributeError, IndexError):  # the process group is user-defined
             return str(self._dist.get_backend(group))
 
     def collecting(self, call: Callable[..., Any]) -> Callable[..., Any]:

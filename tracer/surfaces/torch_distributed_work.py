@@ -1,7 +1,7 @@
 """Wraps torch.distributed.Work and torch.futures.Future, to record when the script waits for an asynchronous collective.
 
     works.watch([dist.all_reduce(gradient, async_op=True)], pending)
-    work.wait()         # events on the waiting stream, before and after
+    work.wait()         # records events on the waiting stream before and after the wait
 
 Only the first wait for a collective is recorded. `Work` objects keep tensors in memory, so the recorder stores only weak
 references to these objects.
@@ -29,7 +29,7 @@ class _WaitHandle:
     def __init__(self, pending: PendingCollective) -> None:
         self.pending = pending
         self.is_used = False
-        self.handles = 0  # number of live objects (work and futures) that can be waited for
+        self.handles = 0  # number of existing Work objects and futures for which a script can wait
 
     def drop(self) -> None:
         self.handles -= 1

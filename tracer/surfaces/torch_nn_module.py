@@ -1,7 +1,7 @@
 """Wraps torch.nn.Module. A forward pass begins when the script calls a module directly, not through another module.
 
     output = model(batch)       # reported once, not for each layer
-    model.cuda()                # set-up: its copies are not input batches
+    model.cuda()                # part of the set-up: these copies are not input batches
     ranges.begin()              # the profiler now records "nn.Module: ResNet_0" and "nn.Module: Conv2d_0"
 """
 
@@ -18,7 +18,7 @@ from traces.analyses.modules import ModuleNames
 from traces.script.patching import PhaseScope, patch
 from traces.script.script_hooks import ModuleCalls, ScriptHooks
 
-_CALLS = ModuleCalls()  # global, because torch's modules are global
+_CALLS = ModuleCalls()  # this object is global, because torch's modules are global
 
 
 def in_module() -> bool:
@@ -29,7 +29,8 @@ def install(torch: ModuleType) -> None:
     ScriptHooks(torch, recorder, OPTIMIZERS).module_calls(_CALLS)
     cls: Any = torch.nn.Module
     patch(cls, _apply=PhaseScope("other", recorder).wrap(cls._apply))
-    lazy: Any = torch.nn.parameter.UninitializedTensorMixin  # only methods in a list may be called, so add the wrapped ones
+    # PyTorch allows only listed methods, so add the wrapped methods to the list
+    lazy: Any = torch.nn.parameter.UninitializedTensorMixin
     wrapped = [getattr(torch.Tensor, name) for name in ("to", "cuda", "cpu", "copy_")]
     patch(lazy, _allowed_methods=[*lazy._allowed_methods, *wrapped])
 

@@ -2,7 +2,7 @@
 CUDA calls.
 
     with torch.profiler.profile() as prof:      # ends the recorder's window if one is open
-        ...                                     # no events are taken here
+        ...                                     # the recorder records no events here
     SCRIPT_PROFILES.has_attached                # True: later steps have the kind StepKind.AFTER_PROFILE
 """
 
@@ -25,7 +25,7 @@ def install(torch: ModuleType) -> None:
             if recorder is not None:
                 recorder.make_way_for_profile()
             SCRIPT_PROFILES.add(self)
-        activities = getattr(self, "kineto_activities", ())  # a disabled profile has no such attribute
+        activities = getattr(self, "kineto_activities", ())  # a disabled profile does not have this attribute
         SCRIPT_PROFILES.has_attached |= torch.profiler.ProfilerActivity.CUDA in activities
         try:
             return begin(self, *args, **kwargs)

@@ -4,8 +4,8 @@
     kept = boxes[scores > 0.5]          # a replay has no scores, so it returns the recorded number of rows
     labels = labels.unique()
 
-The recorder reads the sizes from the shapes of the results. The recorder copies no data from the GPU, because a copy would make
-the script wait.
+The recorder reads the sizes from the shapes of the results. The recorder copies no data from the GPU. A copy would make the
+script wait.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from traces.model.layouts import Shape
 from traces.model.trace import NONE
 from traces.script.patching import patch, temporarily_set
 
-NONZERO = "aten::nonzero"  # one name for all searches of nonzero elements, as on a GPU
+NONZERO = "aten::nonzero"  # all functions that search nonzero elements have this name, as on a GPU
 
 
 class Found(NamedTuple):
@@ -38,14 +38,14 @@ class Found(NamedTuple):
 
 _AS_SEQUENCE, _ITEM = 13, 3  # offsets in pointer-sized words: tp_as_sequence in a type, sq_item in PySequenceMethods
 
-Seen = Callable[..., Iterator[Found]]  # called with a call's result and arguments
+Seen = Callable[..., Iterator[Found]]  # arguments: result and arguments of a call
 
 
 class _Within(threading.local):
     another = False
 
 
-_WITHIN = _Within()  # one value per thread
+_WITHIN = _Within()  # each thread has a separate value
 
 
 def install(torch_module: ModuleType) -> None:
@@ -90,7 +90,7 @@ def _is_no_sequence(cls: type) -> None:
 def _noting(call: Callable[..., Any], see: Seen, counts: Callable[[Any], bool]) -> Callable[..., Any]:
     @wraps(call)
     def noted(*args: Any, **kwargs: Any) -> Any:
-        name = "condition" if "condition" in kwargs else "input"  # of the first parameter
+        name = "condition" if "condition" in kwargs else "input"  # name of the function's first parameter
         first, *others = args or (kwargs.get(name),)
         if _WITHIN.another or not hasattr(first, "is_cuda") or not counts(first):
             return call(*args, **kwargs)
@@ -141,7 +141,7 @@ def _masked_select(result: Any, source: Any, mask: Any, **kwargs: Any) -> Iterat
 
 def _getitem(result: Any, source: Any, index: Any) -> Iterator[Found]:
     for mask in _masks(index):
-        if mask.is_cuda is source.is_cuda:  # a mask on the host is searched on the host, not on the GPU
+        if mask.is_cuda is source.is_cuda:  # if the mask is on the host, the host searches the mask, not the GPU
             yield Found(NONZERO, tuple(mask.shape), _length_found(result, source, index))
 
 
@@ -153,7 +153,7 @@ def _length_found(result: Any, source: Any, index: Any) -> int:
     chosen = [i for i, part in enumerate(parts) if hasattr(part, "dim")]
     between = [part for part in parts[chosen[0] : chosen[-1]] if not hasattr(part, "dim")]
     if any(not isinstance(part, int) for part in between):
-        return int(result.shape[0])  # with separated masks, the masked dimension comes first in the result
+        return int(result.shape[0])  # if the masks are not adjacent, the masked dimension is the first dimension of the result
     taken = sum(_dimensions(part) for part in parts)
     place = 0
     for part in parts[: chosen[0]]:
@@ -176,10 +176,10 @@ def _repeat_interleave(
     result: Any, source: Any, repeats: Any = None, dim: Any = None, *, output_size: Any = None
 ) -> Iterator[Found]:
     if output_size is not None or isinstance(repeats, int):
-        return  # the size follows from the shapes
+        return  # the shapes determine the size, so the size need not be recorded
     if repeats is None:
         yield Found("aten::repeat_interleave", tuple(source.shape), result.shape[0])
-    else:  # a single count is expanded first
+    else:  # PyTorch first expands a single count
         length = source.numel() if dim is None else source.shape[dim]
         yield Found("aten::repeat_interleave", (length,), _length(result, dim))
 

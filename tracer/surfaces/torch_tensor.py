@@ -28,7 +28,7 @@ class _Depth(threading.local):
     quiet = 0
 
 
-DEPTH = _Depth()  # one value per thread
+DEPTH = _Depth()  # each thread has a separate value
 
 
 class WithoutReads:
@@ -48,7 +48,7 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
         """Forked processes may call `torch.cuda.device_count`, because the call does not initialize CUDA."""
         return bool(torch.cuda.device_count() == 0)
 
-    is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
+    is_compiling = torch._guards.TracingContext.try_get  # not a read by the script: a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
         if DEPTH.quiet or not (tensor.is_cuda or without_gpu()) or is_compiling():
@@ -181,6 +181,6 @@ def _device_type(args: Positional, kwargs: Keywords) -> str | None:
         return wanted.partition(":")[0]
     if isinstance(wanted, int):
         return "cuda"
-    if wanted is not None and hasattr(wanted, "is_cuda"):  # the argument is a tensor
+    if wanted is not None and hasattr(wanted, "is_cuda"):  # the argument `wanted` is a tensor
         return "cuda" if wanted.is_cuda else "cpu"
     return getattr(wanted, "type", None)

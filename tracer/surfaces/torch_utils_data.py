@@ -100,7 +100,8 @@ def _whole(count: Any) -> int | None:
 def _size_of(batch: object) -> int:
     size = 0
     for part in batch if isinstance(batch, list | tuple) else [batch]:
-        if type(part) is not torch.Tensor or part.layout is not torch.strided:  # not the usual case
+        # batches rarely contain other objects than dense tensors
+        if type(part) is not torch.Tensor or part.layout is not torch.strided:
             sizes = [int(tensor.nbytes) for tensor in tensors_in(torch, batch)]
             return sum(sizes) if sizes else NONE
         size += part.nbytes

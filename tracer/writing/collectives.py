@@ -2,15 +2,15 @@
 
     calls.add(CollectiveCall("all_reduce", "float32", "0", 2, "nccl", 400, start_ns, end_ns), rank, begin, end)
     pending = calls.open(call, rank, begin, works=1)      # asynchronous
-    calls.waited(pending, before, after)                  # a stream waits for it
-    calls.write_done()      # those whose events have been read
+    calls.waited(pending, before, after)                  # a stream waits for the collective
+    calls.write_done()      # write the collectives whose CUDA events have completed
 
 A collective on a GPU begins when the rank's input is ready, and ends when the rank's result is ready.
 
 Note [Whether a stream stalled]
-    The CUDA event after a wait is an upper bound for the end of the collective. The bound is exact only if the stream really
-    had to wait for the collective. The stream had to wait if the time between the events around the wait is longer on the GPU
-    than on the host. If the stream did not wait, the end of the collective is marked `Ending.BY`.
+    The time of the CUDA event after a wait is an upper bound for the end of the collective. The bound is exact only if the
+    stream really had to wait for the collective. The stream had to wait if the time between the events around the wait is
+    longer on the GPU than on the host. If the stream did not wait, the end of the collective is marked `Ending.BY`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CollectiveCall(NamedTuple):
     """Describes one rank's call of a collective. All times are host times."""
 
     name: str
-    dtype: str  # "" if the call has no dtype or several
+    dtype: str  # "" if the call has no dtype, or several dtypes
     group: str
     group_size: int
     backend: str

@@ -3,7 +3,7 @@
     run = RepeatedRun(plan, stream, start, start_ns=0, number=16)
     run.times_ns += [5, 9]; run.events += [event, event]; run.steps += 1
     run.forget(1, end)      # the first step was written
-    run.unpack()            # the others, as instances of EndedStep
+    run.unpack()            # returns the other steps as instances of EndedStep
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from traces.model.trace import NONE, StepKind, Untimed
 from traces.script.phase_rule import Segment
 
 Read = tuple[str, str, Sequence[float]]  # the op's name, the dtype, and the values
-Found = tuple[int, int, int]  # indices of the op's name and the searched shape in the string table, then the size of the result
+Found = tuple[int, int, int]  # string indices of the op's name and of the searched shape, and the size of the result
 
 
 @dataclass
@@ -40,15 +40,15 @@ class EndedStep:
     end_ns: int
     segments: Sequence[Segment]
     start: BoundaryEvent | None  # the event at the start, which may belong to the previous step
-    end: BoundaryEvent | None  # the event at the end; if the optimizer ended the step, it was recorded earlier
-    begins: dict[int, BoundaryEvent]  # events that only begin a segment, by the host time of their boundary
+    end: BoundaryEvent | None  # the event at the step's end; if the optimizer ended the step, the event was recorded earlier
+    begins: dict[int, BoundaryEvent]  # events that begin a segment but end none; keys: host times of the boundaries
     taken: list[BoundaryEvent]  # all events in order, including events of stages
     stages: list[DataParallelStage]
     reads: list[Read]
     found: list[Found] = field(default_factory=list)
     untimed: Untimed = Untimed.NO
-    plan: StepPlan | None = None  # of a repeated step, whose `segments` are empty
-    times_ns: Sequence[int] = ()  # of a repeated step, see `StepPlan`
+    plan: StepPlan | None = None  # the plan of a repeated step; the step's `segments` are then empty
+    times_ns: Sequence[int] = ()  # times of a repeated step, see `StepPlan`
 
 
 class RepeatedRun:
@@ -58,13 +58,13 @@ class RepeatedRun:
         self, plan: StepPlan, stream: EventStream | None, start: BoundaryEvent | None, start_ns: int, number: int
     ) -> None:
         self.plan, self.stream = plan, stream
-        self.start, self.start_ns, self.number = start, start_ns, number  # of the first step
+        self.start, self.start_ns, self.number = start, start_ns, number  # start and number of the first step
         self.steps = 0  # number of ended steps
-        # one list for all steps, because creating lists for each step takes longer
-        self.times_ns: list[int] = []  # of the reports
+        # all steps share one list, because creating a list for each step takes longer
+        self.times_ns: list[int] = []  # times of the reports
         self.events: list[Any] = []  # torch's CUDA events: first the recorded ones, and then `unused`
         self.unused = deque[Any]()
-        self.values: dict[int, tuple[list[Read], list[Found]]] = {}  # by the number of the step
+        self.values: dict[int, tuple[list[Read], list[Found]]] = {}  # keys: numbers of the steps
         self.asked_ns = NONE  # host time at which the last event of the first step was found unfinished
 
     def take_events(self, steps: int, new_event: Callable[[], Any]) -> None:

@@ -2,7 +2,7 @@
 
     flight = FlightRecorder(torch, clock)
     flight.called(begin_ns)             # this thread's collectives since then are already recorded
-    for record in flight.read(): ...    # other collectives since the last read, such as DDP's buckets
+    for record in flight.read(): ...    # other collectives since the last read, such as DistributedDataParallel's buckets
 
 The flight recorder keeps the last collectives in a ring buffer (torch/csrc/distributed/c10d/FlightRecorder.hpp).
 The environment variable TORCH_FR_BUFFER_SIZE sets the size of the ring buffer (default: 2000 collectives).
@@ -19,7 +19,7 @@ Note [Events of NCCL]
 Note [Retired entries]
     NCCL's watchdog thread checks unfinished collectives ten times a second, and retires finished collectives. An entry that is
     not retired is read later, after at most a second. Entries of captured CUDA graphs are never retired. NCCL measures
-    durations only if the environment variable TORCH_NCCL_ENABLE_TIMING is set. If it is set, the last read waits up to half a
+    durations only if the environment variable TORCH_NCCL_ENABLE_TIMING is set. In this case, the last read waits up to half a
     second for the watchdog.
 """
 
@@ -53,7 +53,7 @@ class FlightEntry(TypedDict):
     retired: NotRequired[bool]
     time_created_ns: int
     thread_id: NotRequired[str]
-    profiling_name: str  # such as "nccl:all_reduce"
+    profiling_name: str  # for example "nccl:all_reduce"
     input_dtypes: list[str]
     input_sizes: list[tuple[int, ...]]
     process_group: tuple[str, str]  # name and description
@@ -72,17 +72,17 @@ class _Ring:
         self._dump = dump
         self._next = 0  # record_id of the first unread entry
         self._waits_for = NONE  # record_id of the first entry that is not retired
-        self._since_ns = 0  # when that entry was first seen
+        self._since_ns = 0  # time at which that entry was first seen
         self.forgotten = 0
         self.entries = 0
-        self.has_entries = False  # True once the ring had entries: gloo has entries since PyTorch 2.11
+        self.has_entries = False  # True after the ring has had entries; gloo has entries since PyTorch 2.11
 
     def new(self, last: bool, now_ns: int) -> list[FlightEntry]:
         # see Note [Retired entries]
         entries: list[FlightEntry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
         self.entries = len(entries)
         self.has_entries |= bool(entries)
-        if entries and entries[-1]["record_id"] < self._next - 1:  # the script has reset the ring
+        if entries and entries[-1]["record_id"] < self._next - 1:  # the script has cleared the ring buffer
             self._next, self._waits_for = 0, NONE
         found: list[FlightEntry] = []
         for entry in entries:
@@ -116,8 +116,9 @@ class FlightRecorder:
         self._entries = _DEFAULT_ENTRIES
         self._rings: dict[str, _Ring] = {}
         self._without: set[str] = set()  # backends that have no ring
-        self._sizes: dict[str, int] = {}  # number of ranks by group
-        self._windows: dict[int, deque[tuple[int, int]]] = {}  # start and end of recorded calls by thread, in Unix time
+        self._sizes: dict[str, int] = {}  # number of ranks of each group
+        # for each thread, the Unix times at which recorded calls started and ended
+        self._windows: dict[int, deque[tuple[int, int]]] = {}
         self._rows = self._untimed = 0
         self._steps = 0  # number of steps since the last read
         self._rate = 0  # entries per step
@@ -141,7 +142,7 @@ class FlightRecorder:
             self._sizes[name] = group.size()
             for backend in {word.rpartition(":")[2] for word in world.pg_backend_config[group].split(",")}:
                 if not self._torch.distributed.is_backend_available(backend):
-                    continue  # a default entry for a backend that this build lacks
+                    continue  # this entry is a default for a backend that is missing from this build
                 dump = getattr(native, _DUMPS.get(backend, ""), None)
                 if backend == "nccl" and hasattr(native, "ProcessGroupNCCL2"):
                     name = group._get_backend(self._torch.device("cuda")).name()
@@ -178,7 +179,8 @@ class FlightRecorder:
             found += [self._record_of(entry, offset_ns) for entry in entries if not self._is_known(entry)]
         if self._steps:
             rate = -(-new // self._steps)
-            self._rate = max(self._rate, rate) if self.reads > 1 else rate  # the first read also contains set-up
+            # do not keep the rate of the first read, because this read also contains set-up work
+            self._rate = max(self._rate, rate) if self.reads > 1 else rate
             half = self._entries // 2
             self._interval = min(2 * self._interval, max(half // self._rate, 1) if self._rate else half)
         self._steps = 0

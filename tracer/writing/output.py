@@ -27,7 +27,7 @@ _Row = tuple[Any, ...]  # (names of columns, value, value...)
 
 # longest time between two writes; a killed script loses at most the data of this time
 FLUSH_NS = 500_000_000
-_FIRST_FLUSH_NS = 10_000_000  # first time between writes; it doubles after each write
+_FIRST_FLUSH_NS = 10_000_000  # initial time between two writes; the time doubles after each write
 
 
 class RecordingFile:
@@ -37,14 +37,14 @@ class RecordingFile:
     def __init__(self, path: Path, clock: EpochClock) -> None:
         self.path = path
         self.strings = Strings()
-        self.is_ended = False  # after `close` or a failed write, later rows are ignored: daemon threads may still train
+        self.is_ended = False  # True after `close` or a failed write; later rows, for example from daemon threads, are ignored
         self._clock = clock
         self._pause_ns = _FIRST_FLUSH_NS
-        self.due_ns = 0  # when the collected rows should be written, on the monotonic clock
+        self.due_ns = 0  # time (monotonic clock) at which the collected rows should be written
         self._stream: TraceStream | None = None
         self._written_strings = 0
         self._rows: dict[str, list[_Row]] = {name: [] for name in TABLES}
-        self._items: list[bytes] = []  # rows that come before those of `_rows`, encoded
+        self._items: list[bytes] = []  # encoded rows, which precede the rows in `_rows`
         self._encoded = dict.fromkeys(TABLES, 0)  # numbers of encoded rows
 
     def add(self, table: str, **row: Any) -> int:

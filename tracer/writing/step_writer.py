@@ -36,11 +36,11 @@ class _StepsOfOnePlan:
     # see Note [Steps with one plan]
 
     plan: StepPlan
-    stream: EventStream | None  # without a GPU, None
+    stream: EventStream | None  # None without a GPU
     kind: StepKind
-    number: int  # of the first step
-    times_ns: list[int]  # start of the first step, then the times of each step, see `StepPlan`
-    ticks_ns: list[int]  # when the GPU reached the first step's start, and then the events of each step
+    number: int  # number of the first step
+    times_ns: list[int]  # start of the first step, followed by the times of each step, see `StepPlan`
+    ticks_ns: list[int]  # time at which the GPU reached the first step's start, followed by the times of each step's events
     steps: int = 0
 
 
@@ -167,7 +167,7 @@ class StepWriter:
         self.write_values([(row, step.reads, step.found)])
 
     def write_values(self, steps: Iterable[tuple[int, list[Read], list[Found]]]) -> None:
-        """Write what the host read from the GPU in each step: values and the sizes of results. The number of a step is NONE for
+        """Write the values and the result sizes that the host read from the GPU in each step. The number of a step is NONE for
         reads between steps."""
         text, rank = self._output.strings.add, self._facts.rank
         rows: list[tuple[object, ...]] = []

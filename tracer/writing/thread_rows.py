@@ -11,7 +11,7 @@ class ThreadRows:
         self.script_thread = threading.get_ident()
         self.threads = [Thread(rank, threading.get_native_id(), threading.current_thread().name, "main")]
         self._rank = rank
-        self._rows: dict[int | str, int] = {self.script_thread: 0}  # keyed by role or thread identity
+        self._rows: dict[int | str, int] = {self.script_thread: 0}  # keys: roles, or thread identities
 
     def joined_group(self, rank: int) -> None:
         self._rank = rank
