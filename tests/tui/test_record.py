@@ -45,6 +45,16 @@ def test_record_merges_the_partial_files_into_one(place: Path, capsys: pytest.Ca
     assert "trace: wrote x.msgpack" in capsys.readouterr().err
 
 
+def test_record_names_the_signal_that_killed_the_script(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended: Callable[..., ChildResult] = vars(record)["run_child"]
+    code = 128 + signal.SIGSEGV
+    monkeypatch.setattr(record, "run_child", lambda *words, **options: replace(ended(*words, **options), returncode=code))
+    assert run(TRAIN) == code
+    assert capsys.readouterr().err.startswith("trace: SIGSEGV ended the script, after 2 steps.\ntrace: wrote x.msgpack")
+
+
 def test_a_program_started_by_exec_has_a_separate_partial_file(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,9 +33,10 @@ from traces.script.configuration import RecordConfig, RecordSession, ReplayConfi
 from traces.script.deferred_signals import deferred_signals
 from traces.script.launch import ChildResult, run_child
 from tui.errors import line_for
+from tui.formatting import counted
 from tui.options import RecordOptions
 from tui.outputs import require_writable
-from tui.running.narration import explain_empty_run, hint_misplaced_option, say
+from tui.running.narration import ending_text, explain_empty_run, hint_misplaced_option, say
 from tui.running.progress import working
 from tui.running.ranks import started_script
 from tui.text.record import lack_lines, record_lines
@@ -132,7 +133,9 @@ def _conclude(record: RecordOptions, output: Path, parts: list[_ProcessFiles], r
         return
     lines = record_lines(trace, output, record.script)
     if result.returncode:  # after a failed run, print only what was written and what is missing
-        lines = [lines[0], *(lack_lines(trace) if trace.devices else ())]
+        lines = [lines[0], *(lack_lines(trace, has_failed=True) if trace.devices else ())]
+        if result.ending > 128:  # a killed script prints no error
+            lines.insert(0, f"{ending_text(result.ending)}, after {counted(len(trace.steps), 'step')}.")
     for line in lines:
         say(line)
 

@@ -49,7 +49,7 @@ def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
     return [*lines, f"next: trace info {name}{replay}"]
 
 
-def lack_lines(trace: Trace) -> list[str]:
+def lack_lines(trace: Trace, *, has_failed: bool = False) -> list[str]:
     has_times = bool((trace.phases.device != NONE).any()) or len(trace.device) > 0
     if not trace.devices or (len(trace.steps) and not (has_times or trace.steps.untimed.any())):
         return ["no device times: the script used no GPU on this machine"]
@@ -60,7 +60,7 @@ def lack_lines(trace: Trace) -> list[str]:
     elif run.profiler.steps and not (trace.device.kind == DeviceKind.KERNEL).any():
         obstacle = why_no_kernels(run.profiler.warnings)
         lines.append(f"no kernels were recorded: {obstacle.reason}; {obstacle.remedy}")
-    elif not run.profiler.steps and run.recorder is not None and run.recorder.config is not None:
+    elif not (has_failed or run.profiler.steps) and run.recorder is not None and run.recorder.config is not None:
         lines += _ended_too_early(trace, run.recorder.config)
     lost = run.recorder.device_lost if run.recorder is not None else ""
     for untimed, reason in _UNTIMED:

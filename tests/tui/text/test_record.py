@@ -66,7 +66,9 @@ def test_record_names_options_that_help_if_the_script_ended_before_the_profile(
     """3 warm-up steps and 10 clean steps come first. The profiler starts in step 14, so the first profiled step is step 15."""
     trace = recording(Run(recorder=RecorderNotes(config=config)))
     kinds = [StepKind.STEADY] * training + [StepKind.EVALUATION] * evaluation
-    lines = lack_lines(replace(trace, steps=Steps.of(number=range(len(kinds)), kind=kinds) if kinds else Steps.empty()))
+    trace = replace(trace, steps=Steps.of(number=range(len(kinds)), kind=kinds) if kinds else Steps.empty())
+    assert lack_lines(trace, has_failed=True) == []  # A crashed script could not run more steps.
+    lines = lack_lines(trace)
     assert len(lines) == (line is not None) and (line is None or lines[0].startswith(f"no kernels were recorded: {line}"))
 
 
