@@ -103,7 +103,7 @@ def measure(model: str, without: str, trace: Path, steps: int, count: bool) -> f
         valgrind = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"]
         counting = [*valgrind, f"--callgrind-out-file={folder}/counts", *command, "--count"]
         subprocess.run(counting, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
-        lines = Path(folder, "counts-01").read_text(encoding="utf-8").splitlines()  # of the first thread
+        lines = Path(folder, "counts-01").read_text(encoding="utf-8").splitlines()  # instructions of the first thread
     return next(int(line.split()[1]) for line in lines if line.startswith("totals:")) / steps / 1e6
 
 
@@ -125,7 +125,7 @@ def _counted(step: Callable[[], object], steps: int, warm_up: int = 3) -> dict[s
 def measured_here(model: str, without: str, trace: Path, steps: int, count: bool) -> float:
     if without in OURS:
         OURS[without][1]()
-    from benchmarks import host_overhead  # patches torch during the import, so the shortcut must be off by now
+    from benchmarks import host_overhead  # this import patches torch, so the shortcut must be switched off before
     from replayer import backend
     from replayer.surfaces import install_all
 

@@ -2,11 +2,11 @@
 
     python benchmarks/after_profile.py --seconds 40 --json after_profile.json       # needs a GPU
 
-Note [Steps after a profile] in tracer/profile.py explains the cause. Each process measures twice without a profile. After these
-measurements, the process profiles four steps, measures at once and again 0.3 s later, profiles four more steps, and measures
-again. Until the time is over, processes with the environment variable TEARDOWN_CUPTI=1 alternate with processes without it. The
-table shows medians over all processes, in microseconds per call or per step. Calls are timed in loops of 200 calls, and steps
-in blocks of five steps that end with a synchronization.
+Note [Steps after a profile] in tracer/profile.py explains the cause. Each process measures twice without a profile. Then the
+process profiles four steps, and measures immediately and 0.3 s later. Finally it profiles four more steps and measures again.
+Until the time is over, processes with the environment variable TEARDOWN_CUPTI=1 alternate with processes without it. The table
+shows medians over all processes, in microseconds per call or per step. Calls are timed in loops of 200 calls, and steps in
+blocks of five steps that end with a synchronization.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def in_child(measure: Callable[[], T]) -> T:
 
     Raises MeasurementError if the process fails or takes longer than LIMIT_S.
     """
-    fork = multiprocessing.get_context("fork")  # torch is imported once
+    fork = multiprocessing.get_context("fork")  # a forked process need not import torch again
     reader, writer = fork.Pipe(duplex=False)
     process = fork.Process(target=_send, args=(measure, writer))
     process.start()

@@ -37,16 +37,16 @@ Place = tuple[int, int]  # (number of the segment in the order of allocation, of
 
 
 class Theirs:
-    """Blocks of the recorded allocator. In an expandable segment, the memory that is mapped for one request counts as one
-    segment."""
+    """Stores the blocks of the recorded allocator. In an expandable segment, the memory that is mapped for one request counts
+    as one segment."""
 
     def __init__(self, capacity_bytes: int) -> None:
-        self.sizes: list[int] = []  # of all segments so far
-        self._live: dict[int, int] = {}  # base address -> number
-        self._span_bytes = capacity_bytes + capacity_bytes // 8  # of an expandable segment's addresses, and at most a page more
+        self.sizes: list[int] = []  # sizes of all segments so far
+        self._live: dict[int, int] = {}  # maps the base address of a segment to its number
+        self._span_bytes = capacity_bytes + capacity_bytes // 8  # size of an expandable segment's address range
         self._mapped: dict[int, int] = {}  # bytes by base address of expandable segments
         self._ranges = 0
-        self._new_bytes = 0  # mapped since the last block was allocated
+        self._new_bytes = 0  # bytes that were mapped since the last block was allocated
 
     def segment_alloc(self, address: int, size_bytes: int) -> None:
         self._live[address] = len(self.sizes)
@@ -83,7 +83,7 @@ class RecordedAddresses:
     def __init__(self, events: list[dict[str, Any]]) -> None:
         taken = [event for event in events if event["action"] == "segment_alloc"]
         self._segments = iter([(event["addr"], event["size"]) for event in taken])
-        self._unused = 1 << 46  # for segments that were not recorded
+        self._unused = 1 << 46  # next address for segments that were not recorded
 
     def allocate(self, size_bytes: int) -> int:
         address, recorded_bytes = next(self._segments, (0, 0))
@@ -97,7 +97,7 @@ class RecordedAddresses:
 
 
 class Ours:
-    """Blocks of the virtual allocator."""
+    """Stores the blocks of the virtual allocator."""
 
     def __init__(self, capacity_bytes: int, settings: str, tie_rule: TieRule, addresses: AddressSource | None) -> None:
         chosen = parse_settings(settings)
@@ -254,7 +254,7 @@ def run(args: argparse.Namespace) -> None:
     for batch_size in (args.batch_size, args.batch_size, args.batch_size // 2 or 1):
         train(batch_size)
     torch.cuda.synchronize()
-    torch.empty(100 << 20, dtype=torch.uint8, device="cuda")  # freed at once, so the history shows the next line
+    torch.empty(100 << 20, dtype=torch.uint8, device="cuda")  # a block that is freed at once marks this line in the history
     torch.cuda.empty_cache()
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(side):

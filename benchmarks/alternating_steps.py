@@ -35,8 +35,8 @@ from traces.script import patching  # noqa: E402
 from traces.script.configuration import RecordConfig, RecordSession  # noqa: E402
 
 _ABSENT = object()
-_IN_TURN = 4  # steps
-_PROFILED_TURNS = 8  # recorded ones, under one profile
+_IN_TURN = 4  # number of consecutive steps with or without the recorder
+_PROFILED_TURNS = 8  # number of recorded turns under one profile
 _LEAST_TURNS = 20
 
 
@@ -75,7 +75,7 @@ def install(session: RecordSession) -> Switch:
     sgd: Any = torch.optim.SGD
     weight = torch.nn.Parameter(torch.zeros(1))
     plain = sgd.step
-    sgd([weight], lr=0.1)  # torch itself wraps the class's `step` at its first instance
+    sgd([weight], lr=0.1)  # torch wraps the `step` of a class when the first optimizer of the class is created
     bare, sgd.step = sgd.step, plain
     switch = Switch()
     vars(patching.PATCHES)["set"] = switch.set
@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    torch.set_num_threads(1)  # several threads would spin while they wait for each other, which would count as work
+    torch.set_num_threads(1)  # one thread, because several threads would use CPU time while they wait for each other
     with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder) / "run.msgpack")
         switch = install(RecordSession(Path(out), RecordConfig("phase", warmup=0, clean=0, profiled=0)))

@@ -4,7 +4,7 @@ The benchmark waits for 10 000 deadlines at equal distances, like a replay of sh
 returned, whether delays add up, and how much CPU time the waiting took.
 
     python benchmarks/clock.py [--steps 10000] [--step-ms 3] [--speed 1] [--json clock.json]
-    chrt -f 10 python benchmarks/clock.py            # lower bound: this process has priority on its core
+    chrt -f 10 python benchmarks/clock.py            # best possible result, because this process then has priority on its core
 
 Takes half a minute. Other programs that use the same core delay the clock, so compare the results with the load average.
 """

@@ -43,7 +43,7 @@ SCRIPT = str(ROOT / "tests" / "replayer" / "compiled" / "programs.py")
 TRACE = str(Path(sys.executable).parent / "trace")
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
 REPLAY = [TRACE, "replay", "--gpu", "v100", "--estimate"]
-# by argument: the script, and the commands for a native run and for a replay
+# for each argument: the script, and the commands for a native run and for a replay
 SCRIPTS = {
     "programs": ([SCRIPT], [], []),
     "ranks": ([SCRIPT.replace("programs", "ranks")], TORCHRUN, ["--nproc", "2"]),
@@ -121,7 +121,7 @@ def counters_of(output: str) -> dict[str, Any]:
 
 
 def programs() -> dict[str, Program]:
-    """A script that starts a process group runs on two ranks."""
+    """Return the programs. A script that starts a process group runs on two ranks."""
     found = {}
     for file in sorted((ROOT / "benchmarks" / "programs" / "compiled").glob("*.py")):
         text = file.read_text()

@@ -5,7 +5,7 @@
 
 The command `all_reduce` reads NCCL's all-reduce times from github.com/VIA-Research/vTrain (commit f8dda847): nccl-tests on V100
 and A100, 2 to 8 GPUs of one machine, 1 MiB to 1 GiB. It keeps only as many sizes as linear interpolation (log time over log
-bytes) needs for errors of at most `ALL_REDUCE_MISS`. Out-of-place and in-place runs are averaged.
+bytes) needs for errors of at most `ALL_REDUCE_MISS`. For each size, the times of out-of-place and in-place runs are averaged.
 
 The command `efficiency` trains small neural networks on operator times from github.com/sitar-lab/NeuSight (commit 6945927d):
 five GPUs, fp32, PyTorch 2.1, CUDA 12.1. A tenth of the measurements is not used for training, and the error on this tenth is
@@ -15,8 +15,8 @@ without a power cable, only memory-bound operators are used (Note [Sustained clo
 Measured times include launches. If a line is fitted to the times of elementwise operators of 30 to 200 MB, its value at 0 bytes
 is 0.51 to 0.60 of the shortest time, on each of the five GPUs. This share of the shortest time is launch overhead, and is
 subtracted from all times of the same kind of operator. Therefore, times near the shortest time are only upper bounds. In the
-rows "linear", N is the inner size and K the number of outputs, because the opposite contradicts the times of language model
-heads on a P100.
+rows "linear", N is the inner size and K is the number of outputs. The opposite assignment contradicts the times of language
+model heads on a P100.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ VTRAIN = "github.com/VIA-Research/vTrain at f8dda8473a48b373b1d25f51f52d685bff51
 
 NEUSIGHT = "github.com/sitar-lab/NeuSight at 6945927d9afcca2b9daf021f8395e53edc5b4eef"
 
-ALL_REDUCE_MISS = 0.03  # share of the time; times of neighboring sizes fluctuate by about 1 %
+ALL_REDUCE_MISS = 0.03  # largest interpolation error, as a share of the time; times of neighboring sizes fluctuate by about 1 %
 _CARDS = {"v100": "Tesla V100-SXM2-32GB", "a100": "NVIDIA A100-SXM4-40GB"}
 
 
@@ -92,7 +92,7 @@ def write_all_reduce(measured: dict[str, dict[int, tuple[Floats, Floats]]], path
     path.write_text(re.sub(r'("\d": \[)', r"\n  \1", text).replace(', "curves"', ',\n"curves"') + "\n")
 
 
-# kind of work, by file
+# maps the name of a file to the kind of work
 _ROWS_FILES = {
     **dict.fromkeys(("add", "mul", "div", "pow"), "elementwise"),
     **dict.fromkeys(("addu", "mulu", "divu", "powu", "relu", "gelu", "tanh"), "elementwise1"),
@@ -100,10 +100,10 @@ _ROWS_FILES = {
     "ln": "layer_norm",
 }
 _LAUNCH = 0.55  # launch time in each measurement, as a share of the shortest measured time of the same kind of op
-_TELLS = 1.3  # times above this multiple of the shortest time of their kind contain more than the launch
+_TELLS = 1.3  # a longer time than this multiple of the shortest time of its kind is more than launch overhead
 _HIDDEN, _EMBEDDING = 48, 5
 _SEEDS = 3
-_UNNAMED = 0.25  # share of the drawn rows without the GPU's name, so that a network learns to use the data sheet
+_UNNAMED = 0.25  # share of the training rows without the GPU's name; from these rows, a network learns to use the data sheet
 _STEPS, _BATCH = {"matmul": 4500, "conv3": 2500, "rows": 2500}, 1024
 
 
@@ -224,7 +224,7 @@ def learned(rows: Operators, seed: int = 0) -> tuple[dict[str, Floats], float]:
         which = torch.tensor(batch)
         of = torch.where(torch.rand(len(batch)) < _UNNAMED, anyone, gpu[which])
         missed = told(which, of) - y[which]
-        missed = torch.where(tells[which], missed, missed.clamp(min=0))  # a launch's time is a bound
+        missed = torch.where(tells[which], missed, missed.clamp(min=0))  # launch overhead is only an upper bound
         loss = torch.nn.functional.smooth_l1_loss(missed, torch.zeros_like(missed), beta=0.03)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

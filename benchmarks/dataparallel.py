@@ -5,8 +5,8 @@ the published and the replayed median times of each phase and stage, for one and
 
     python benchmarks/dataparallel.py [--steps 12] [--clock wall] [--json dataparallel.json]
 
-The images are small, because the recordings contain only phase times, which do not depend on the image size. With the virtual
-clock, the benchmark takes about 20 s.
+The recordings contain only phase times, which do not depend on the image size, so the benchmark uses small images. With the
+virtual clock, the benchmark takes about 20 s.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def estimated(python: str, gpu: str, *words: str) -> list[dict[str, Any]]:
 
 
 def row(work: str, precision: str, card: str, ratios: list[float]) -> EstimateError:
-    """The list `ratios` contains measured step times divided by estimated step times."""
+    """Return one row of the table. The list `ratios` contains measured step times divided by estimated step times."""
     errors = [ratio - 1 for ratio in ratios]
     return EstimateError(
         work=work, precision=precision, card=card, cases=len(errors),

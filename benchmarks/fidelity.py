@@ -52,7 +52,7 @@ from traces.model.trace import NONE, Column, HostKind, StepKind, Trace  # noqa: 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 
-# Recordings begin after the program's first steps. Gradients, momentum and buckets are allocated in these training steps.
+# Recordings begin after the program's first training steps. Gradients, momentum and buckets are allocated in these first steps.
 SETTLES = 2
 
 
@@ -63,9 +63,9 @@ class Case:
     recording: str
     program: str
     args: tuple[str, ...] = ()
-    steps: int = 0  # 0: as many as recorded
-    options: tuple[str, ...] = ()  # of `trace replay`
-    settles: int = SETTLES  # first steps that are not compared
+    steps: int = 0  # number of replayed steps; 0 means as many as recorded
+    options: tuple[str, ...] = ()  # options of `trace replay`
+    settles: int = SETTLES  # number of first steps that are not compared
     why: str = ""
 
 
@@ -131,7 +131,7 @@ class Figures:
     host_ns: float | None = None
     host_worst_ns: float | None = None
     runs: int = 1
-    waited_ns: int = 0  # waits for work from before the recording, subtracted from the recorded step
+    waited_ns: int = 0  # waits for work from before the recording; subtracted from the recorded step time
     phase_name: str = ""
     coverage: dict[str, float] = field(default_factory=dict)
 
@@ -143,8 +143,8 @@ class Window:
     duration_ns: int
     waited_ns: int  # waits for work from before the recording, not included in the other times
     phases: dict[str, int]
-    streams: list[tuple[Column, Column, Column]]  # per stream, in order of time: names' string indices, starts, ends
-    all_starts: Column  # of all work in the trace, including other steps
+    streams: list[tuple[Column, Column, Column]]  # for each stream: string indices of names, starts and ends, in time order
+    all_starts: Column  # start times of all work in the trace, including other steps
     all_ends: Column
 
     def busy_idle_ns(self) -> tuple[int, int]:
@@ -175,7 +175,7 @@ def windows(trace: Trace) -> dict[int, Window]:
     own = [row for row, of in enumerate(trace.devices) if of.rank == rank]
     rows = np.flatnonzero(~communication_kernels(trace) & np.isin(device.device, own))
     rows = np.intersect1d(rows, work_rows(trace))
-    if not trace.is_replay:  # work that was launched before the window is not part of the first step
+    if not trace.is_replay:  # remove work that was launched before the first step
         launched = device.launch[rows] != NONE
         rows = rows[launched] if 2 * launched.sum() > len(rows) else rows
     waits = waits_for_earlier_work(trace, rank)

@@ -5,8 +5,8 @@ same exit code, standard output and stderr as the unrecorded run, except for the
 recorded run may end at most `EXTRA_S` seconds later than the unrecorded run. All processes must have ended, and the recording
 must be readable and contain all training steps.
 
-These runs share the GPU with each other, so their times mean nothing. Afterwards, the programs in `PACED` are recorded again,
-one at a time. These recordings have realistic times. The results are written to `programs.json` after each run.
+These runs share the GPU with each other, so their times are meaningless. Afterwards, the programs in `PACED` are recorded
+again, one at a time. These recordings have realistic times. The results are written to `programs.json` after each run.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ PROGRAMS_FOLDER = ROOT / "tests" / "cuda" / "programs"
 
 STAGE_S = 105.0  # the longest time of this stage
 RUN_S = 45.0  # the longest time of one run; compiled programs need about 20 s
-EXTRA_S = 2.0  # how much later a recorded script may end after an error on a real GPU
-PROCESSORS = 16  # the three limits are for this number of processors; with fewer processors, they grow in proportion
+EXTRA_S = 2.0  # seconds by which a recorded script may end later after an error on a real GPU
+PROCESSORS = 16  # for the limits above; with fewer processors, they are proportionally longer
 SIDE_BY_SIDE = 0.75  # simultaneous runs per processor
 SHARE_SIDE_BY_SIDE = 0.7  # after this share of the stage's time, no more runs begin in parallel
 GRACE_S = 1.0  # how long child processes may run after their parent has ended
 
-_FEW_THREADS = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "4"}  # for runs side by side
-_FAULTY_LAUNCH = str(30 * 17)  # in the last step of ends.py on the simulated device, which does not check indices
+_FEW_THREADS = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "4"}  # for runs at the same time
+_FAULTY_LAUNCH = str(30 * 17)  # a launch in the last step of ends.py fails on the simulated device
 
 
 @dataclass(frozen=True)
@@ -48,25 +48,25 @@ class Case:
     arguments: tuple[str, ...] = ()
     steps: int = 24  # training steps
     spare_steps: int = 0  # allowed difference in steps, because the time of the error varies
-    exit_code: int = 0  # 128 + N if signal N ends it
-    other_exit_code: int | None = None  # also accepted
+    exit_code: int = 0  # 128 + N if signal N ends the script
+    other_exit_code: int | None = None  # another exit code that is accepted
     grains: tuple[str, ...] = ("kernel",)
     message: str = ""  # text that must be on stderr, which shows that the intended error occurred
     environment: tuple[tuple[str, str], ...] = ()
-    is_one_rank: bool = False  # needs torch.distributed with a world of one
+    is_one_rank: bool = False  # True if the program uses torch.distributed with a single rank
 
     def has_exit_code(self, ended: Ended) -> bool:
         return ended.exit_code in (self.exit_code, self.other_exit_code)
 
 
 BOTH = ("kernel", "phase")
-CASES = {  # the longest first
+CASES = {  # sorted by duration, longest first
     "compiled_graphs": Case("compiled.py", ("reduce-overhead",), grains=BOTH),
     "compiled": Case("compiled.py", ("default",)),
     "compiled_cnn": Case("compiled_cnn.py", ("default",)),
     "compiled_cnn_graphs": Case("compiled_cnn.py", ("reduce-overhead",)),
     "raises": Case("ends.py", ("raise",), 30, exit_code=1, grains=BOTH, message="the script's own error"),
-    "interrupt": Case(  # CPython ends itself with SIGINT; the Python of two rented machines exited with 1
+    "interrupt": Case(  # CPython normally ends itself with SIGINT, but on two rented machines, Python exited with code 1
         "ends.py", ("interrupt",), 30, exit_code=130, other_exit_code=1, grains=BOTH, message="KeyboardInterrupt"
     ),
     "terminate": Case("ends.py", ("terminate",), 30, exit_code=143),
@@ -101,7 +101,7 @@ CASES = {  # the longest first
     "amp": Case("amp.py", grains=BOTH),
     "two_streams": Case("two_streams.py"),
 }
-# recorded once more, one at a time, the most wanted first
+# programs that are recorded once more, one at a time; the most important ones come first
 PACED = (
     "gan", "cnn_loader", "compiled_cnn", "compiled_cnn_graphs", "graphed_modules", "evaluation", "data_parallel",
     "steps_in_backward", "fsdp2", "compiled", "compiled_graphs",
@@ -119,11 +119,11 @@ class Commands:
 
 @dataclass(frozen=True)
 class Ended:
-    exit_code: int  # 128 + N if signal N ended it
+    exit_code: int  # 128 + N if signal N ended the script
     output: str
     errors: str
     seconds: float
-    end_s: float | None  # from the script's last mark to the end of its process; None without a mark
+    end_s: float | None  # seconds from the script's last mark to the end of its process; None without a mark
     left: tuple[str, ...]  # commands of processes that still run afterwards
     is_timed_out: bool = False
 
@@ -159,7 +159,7 @@ class Programs:
             try:
                 for _ in pool.map(self._check, self._cases):
                     pass
-            except BaseException:  # for example a signal; the current runs end at once
+            except BaseException:  # after a signal, for example, the current runs end at once
                 self._seconds = 0.0
                 raise
         for name in PACED:

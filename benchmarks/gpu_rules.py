@@ -58,12 +58,12 @@ DTYPES = (
     "float32 float16 bfloat16 float64 complex64 complex128 complex32 bool uint8 int8 int16 int32 int64 uint16 uint32 uint64"
     " float8_e4m3fn float8_e5m2"
 ).split()
-OTHER_DTYPES = (torch.float64, torch.float16, torch.int64)  # of one argument among others in the first dtype
-SAMPLES = 3  # of an operator, with every dtype
-RULES_SAMPLES = 2  # of an operator, for all other questions
-MOST_NUMBERS = 20_000  # in the tensors of a sample
-LOOKED_AT = 12  # samples, until SAMPLES small ones are found
-MOST_TENSORS = 6  # of a sample are moved or cast in turn
+OTHER_DTYPES = (torch.float64, torch.float16, torch.int64)  # dtypes of one argument; all others have the first dtype
+SAMPLES = 3  # number of samples of an operator for the calls with every dtype
+RULES_SAMPLES = 2  # number of samples of an operator for all other calls
+MOST_NUMBERS = 20_000  # maximum number of elements in the tensors of a sample
+LOOKED_AT = 12  # maximum number of samples that are searched for small samples
+MOST_TENSORS = 6  # maximum number of tensors of a sample that are moved or cast one after the other
 TEXT_LENGTH = 300
 CALL_LIMIT_S = 20.0
 GPU_ENTRY = "gpu"  # the entry with the GPU's name
@@ -74,7 +74,7 @@ REFUSED_BY = " by"  # suffix of entries that name the op that rejected a dtype
 STEPS = ("dtypes", "rules", "capture")  # all operators go through one step before the next step begins
 
 Answers = dict[str, Any]
-Change = Callable[[list[Any]], list[Any]]  # of the leaves of a sample
+Change = Callable[[list[Any]], list[Any]]  # changes the flat arguments of a sample
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ class Worker:
         for k, sample in enumerate(self.samples[:RULES_SAMPLES]):
             call = partial(sample.call, function, sample.on_gpu(sample.made_in))
             try:
-                call()  # outside a capture first, so that kernels and libraries are loaded
+                call()  # first call outside a capture, to load kernels and libraries
             except Exception:
                 continue
             answer = self._case(f"capture {k}", partial(_captured, call))
@@ -408,10 +408,10 @@ class Process:
 
     process: Any
     connection: Connection
-    ready: bool = False  # It can use the GPU.
+    ready: bool = False  # the worker process can use the GPU
     task: tuple[int, str] | None = None
-    call: str = ""  # the call that has begun and not ended
-    answered: bool = False  # It has answered something of its task.
+    call: str = ""  # the call that the worker process is making, or ""
+    answered: bool = False  # the worker process has sent at least one result of its task
     since: float = 0.0
 
 
@@ -634,7 +634,7 @@ def kind_of(gpu: str, virtual: str) -> str:
 
 
 def differences(gpu: Answers, virtual: Answers) -> Iterator[Difference]:
-    """Yield the calls that both answered differently. Operators with different samples are left out."""
+    """Yield the calls with different results on the two GPUs. Operators with different samples are left out."""
     for op, steps in gpu["answers"].items():
         if gpu["signatures"].get(op) != virtual["signatures"].get(op):
             continue

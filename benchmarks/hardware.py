@@ -40,7 +40,7 @@ from traces.model.trace import Trace  # noqa: E402
 RECORDINGS = Path(__file__).resolve().parent / "recordings"
 SCRIPTS = (ROOT / "examples", ROOT / "tests" / "cuda" / "programs", ROOT / "benchmarks")
 RENAMED = {"big.py": "gpu_workloads.py"}  # scripts that had another name when they were recorded
-STEPS = "20"  # replayed steps, where the script has the option --steps
+STEPS = "20"  # number of replayed steps, for scripts with the option --steps
 BEGIN, END = "<!-- table of benchmarks/hardware.py -->", "<!-- end of the table -->"
 
 
@@ -88,7 +88,7 @@ def run_replay(words: Sequence[str], folder: Path) -> str:
 def replayed(file: Path, trace: Trace, folder: Path) -> dict[str, Any]:
     """Return the report of a replay of the recording."""
     report = folder / f"{file.stem}.json"
-    report.unlink(missing_ok=True)  # of a recording with this name from another GPU
+    report.unlink(missing_ok=True)  # delete the report of a recording with the same name from another GPU
     script = command(trace)
     ranks = ["--nproc", "1"] if 'environ["LOCAL_RANK"]' in Path(script[0]).read_text() else []  # torchrun started such a script
     failure = run_replay([*ranks, "--report", str(report), "--trace", str(file), *script], folder)

@@ -60,7 +60,7 @@ from traces.kineto import read_kineto  # noqa: E402
 from traces.library import find  # noqa: E402
 
 GROWTH_STEPS = (200, 1000, 2000)
-MOST_US_PER_OP, LEAST_TIMES_CHEAPER = 15.0, 8.0  # required while idle and while replaying
+MOST_US_PER_OP, LEAST_TIMES_CHEAPER = 15.0, 8.0  # requirements for an idle GPU and for replaying
 
 
 class IdleGpu(FakeGpu):
@@ -98,7 +98,7 @@ def timed(step: Callable[[], object], steps: int, warm_up: int = 3) -> dict[str,
     for _ in range(warm_up):
         step()
     gc.collect()
-    gc.freeze()  # as a replay does after its first step
+    gc.freeze()  # a replay also does this after its first step
     walls, cpus = [], []
     for _ in range(steps):
         wall, cpu = time.perf_counter(), time.thread_time()
@@ -144,7 +144,7 @@ MODELS = {"ResNet-50": resnet50_step, "GPT-2 small": gpt2_step, "ViT-B": vit_ste
 
 
 def under_fake_tensors(model: str, options: argparse.Namespace) -> dict[str, float]:
-    """Without the virtual device."""
+    """Run a step with FakeTensorMode instead of the virtual device."""
     with FakeTensorMode():
         return timed(MODELS[model](None), max(3, options.steps // 5), warm_up=2)
 
@@ -162,7 +162,7 @@ def with_idle_gpu(model: str, options: argparse.Namespace) -> dict[str, float]:
     gpu = IdleGpu()
     state.start(lambda: gpu)  # type: ignore[arg-type, return-value]
     step = MODELS[model]("cuda")
-    row = timed(step, options.steps, warm_up=8)  # until memory comes in rounds
+    row = timed(step, options.steps, warm_up=8)  # until the memory requests repeat
     return per_op(row, dispatched(step))
 
 
@@ -244,7 +244,7 @@ def start_replaying(recording: Path, folder: Path) -> int:
     """Start a replay with a clock that does not wait, and return the number of recorded steps."""
     trace = load(recording) if recording.suffix == ".msgpack" else read_kineto(recording)
     if trace.grain == "phase":
-        trace.workload = None  # any script is then charged for the recorded phases, and this code is to be measured
+        trace.workload = None  # without a workload, recorded phase times apply to any script, and the code for this is measured
     timeline = TimelineWriter(TraceStream(folder / "timeline.msgpack"), trace)
     gpu = VirtualGpu(trace, min(trace.ranks), VirtualClock(), timeline)
     state.start(lambda: gpu)
@@ -252,7 +252,7 @@ def start_replaying(recording: Path, folder: Path) -> int:
 
 
 def single_ops() -> dict[str, float]:
-    """Microseconds of CPU time per call."""
+    """Return the microseconds of CPU time per call."""
     state.start(IdleGpu)  # type: ignore[arg-type]
     x = torch.empty(32, 64, 56, 56, device="cuda")
     grad = torch.empty(32, 64, 56, 56, device="cuda", requires_grad=True)

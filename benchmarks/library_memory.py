@@ -17,17 +17,17 @@ the GPU. If the memory requests show that a script's program was measured, `trac
 (traces/library/limits.py).
 
 Note [What the kernels take]
-    Until CUDA 11.7, a context contained all kernels of PyTorch and cuDNN. For each limit, there is an amount of memory for
-    kernels that explains the limit best. The median over all networks, including the VGGs, is used for each compute capability.
-    The benchmark prints these medians. It also prints the medians over every second network, and the errors of the other
-    networks' limits with these medians. One amount was measured: the M40 had 10 753 MiB left (according to its log), so its
-    kernels took 590 MiB. The median is 630 MiB.
+    Until CUDA 11.7, a context contained all kernels of PyTorch and cuDNN. For each limit, one amount of kernel memory explains
+    the limit best. For each compute capability, the median of these amounts over all networks, including the VGGs, is used. The
+    benchmark prints these medians. It also prints the medians over every second network, and the errors of the other networks'
+    limits with these medians. One amount was measured: the M40 had 10 753 MiB left (according to its log), so its kernels took
+    590 MiB. The median is 630 MiB.
 
 Note [What was there before]
     The log of the M40 has the messages of 24 failures (GPEmu, profiler/compute/profile.log at 4d83544). For the eight VGGs, our
     allocated memory agrees within 0.02 GiB, but more memory was reserved. There are two reasons. First, gradients and optimizer
-    states were allocated at batch 1. They stay between cached segments, which therefore cannot be released. So each network
-    runs its first steps at batch 1 here too. Second, some of these segments are cuDNN's workspaces
+    states were allocated at batch 1. They are located between cached blocks, so the segments of these blocks cannot be
+    released. So each network runs its first steps at batch 1 here too. Second, some of these segments are cuDNN's workspaces
     (replayer/memory/winograd_workspaces.py). Their sizes come from another recording, and nothing is fitted to the VGGs.
 
 Note [Limits that stay far]
@@ -86,12 +86,12 @@ from traces.script.configuration import ReplayConfig, ReplaySession  # noqa: E40
 from traces.script.launch import run_child  # noqa: E402
 
 PROGRAM = ROOT / "benchmarks" / "programs" / "torchvision_memory.py"
-BATCHES = (16, 32)  # at which the networks are run
+BATCHES = (16, 32)  # batch sizes of the two runs of each network
 SMALLEST, EVERY = (1, 2, 4, 8), 16
 ROOM = Capacity(1 << 50, 0, "")
 PLAIN = parse_settings("")
 NEAR = 0.03
-KERNELS_MIB = {3: 420, 5: 630, 6: 730, 7: 1150, 8: 1670}  # by compute capability, major; Note [What the kernels take]
+KERNELS_MIB = {3: 420, 5: 630, 6: 730, 7: 1150, 8: 1670}  # by major compute capability, see Note [What the kernels take]
 STEP_BYTES = 8 << 20  # resolution in bytes
 
 
@@ -156,7 +156,7 @@ def compare(every: bool, work: tuple[str, ScaledRequests, list[LibraryCell]]) ->
             outside = card.context_bytes + (KERNELS_MIB[card.architecture.capability[0]] << 20)
             ours = full_at(partial(fits, scaled, card, outside), published)
             row |= {"ours": ours, "answered": answered(cell, scaled, ours)}
-            row["hooks"] = int(cell.memory_batches[-1])  # the largest that fitted with hooks
+            row["hooks"] = int(cell.memory_batches[-1])  # largest batch size that fitted in the runs with hooks
             full.append(row | {"explained_bytes": explained(scaled, card, published) - card.context_bytes})
     return {"peaks": peaks, "full": full}
 

@@ -1,4 +1,5 @@
-"""Measures the cost of unlocked pages. Measures how locked memory pages speed up a ring of batch buffers when memory is scarce.
+"""Measures the cost of unlocked pages. The benchmark shows how much faster a ring of batch buffers is with locked memory pages
+if memory is scarce.
 
 In a published emulation, an epoch of AlexNet took 21 % longer if its buffers were not page-locked under a memory limit. In this
 benchmark, a process fills a ring of buffers from a file, and reads other buffers of the ring, like a DataLoader and a copy to
@@ -27,7 +28,7 @@ from pathlib import Path
 
 BUFFER_BYTES = 4 << 20
 EPOCHS = 3
-FILE_OF_RING = 2.5  # size of the data relative to the ring, so that the data never fits into the remaining memory
+FILE_OF_RING = 2.5  # size of the data relative to the ring; the data is too large for the remaining memory
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -36,7 +37,7 @@ class NotAllowedError(Exception):
 
 
 def epochs(data: Path, buffers: int, locked: bool) -> Iterator[float]:
-    """Seconds of each epoch over the file. Raises NotAllowedError if pages cannot be locked."""
+    """Return the seconds of each epoch over the file. Raises NotAllowedError if pages cannot be locked."""
     libc = ctypes.CDLL(None, use_errno=True)
     ring = [mmap.mmap(-1, BUFFER_BYTES) for _ in range(buffers)]
     for buffer in ring:
@@ -51,8 +52,8 @@ def epochs(data: Path, buffers: int, locked: bool) -> Iterator[float]:
             begin = time.perf_counter()
             file.seek(0)
             for number in range(data.stat().st_size // BUFFER_BYTES):
-                file.readinto(views[number % buffers])  # a worker fills a buffer
-                sum(views[(7 * number + 3) % buffers][:: mmap.PAGESIZE])  # and another is copied to the GPU
+                file.readinto(views[number % buffers])  # like a worker that fills a buffer
+                sum(views[(7 * number + 3) % buffers][:: mmap.PAGESIZE])  # like the copy of another buffer to the GPU
             yield time.perf_counter() - begin
 
 
@@ -124,7 +125,7 @@ def main() -> int:
     parser.add_argument("--room", type=float, default=1.08, help="the memory limit, as a multiple of the ring's size")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cgroups", type=Path, default=CGROUPS, help="where control groups are mounted")
-    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)  # this script starts itself with this option
+    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)  # the script passes this option to a new process of itself
     parser.add_argument("--locked", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     try:

@@ -26,7 +26,7 @@ from traces.comparison.compare import compare  # noqa: E402
 from traces.format.trace_file import load, save  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
 
-CASES = {"v100_resnet50_workers0": 0, "v100_resnet50_workers4": 2}  # recording: loader workers of the replay
+CASES = {"v100_resnet50_workers0": 0, "v100_resnet50_workers4": 2}  # number of loader workers in the replay
 RERUN = "v100_resnet50_workers0_rerun"
 SHOWN_PHASES = ("h2d", "forward", "loss", "zero_grad", "backward", "optimizer")
 

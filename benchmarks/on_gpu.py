@@ -53,7 +53,7 @@ COST_PROGRAMS = (
 )
 DRY_COST = ("one linear layer", "ResNet-50")
 COST_SECONDS = 40.0  # duration of each stage that measures the profiler or the recorder
-MAX_FILES = 8  # including the summary
+MAX_FILES = 8  # maximum number of result files, including the summary
 MAX_FILE_BYTES = 16 << 20
 NEEDED = ("torch", "numpy", "msgpack", "orjson", "typer")
 
@@ -104,7 +104,7 @@ SCRIPTS = {
         "--layers 12 --width 1024 --heads 16 --context 512 --vocabulary 32768 --batch-size 32",
         "--layers 3 --width 32 --heads 4 --context 16 --vocabulary 64 --batch-size 4 --workers 0 --steps 7 --print-every 3",
     ),
-    "ddp": Script("train_ddp.py", "--model resnet50 --batch-size 32", f"--batch-size 2 {_RESNET_DRY}"),  # a world of one
+    "ddp": Script("train_ddp.py", "--model resnet50 --batch-size 32", f"--batch-size 2 {_RESNET_DRY}"),  # one rank
 }
 # arguments of gpu_workloads.py
 WORKLOADS = {
@@ -139,7 +139,7 @@ Stage = Callable[[Run], dict[str, Any]]
 
 
 class StageFailed(Exception):
-    """A stage failed. Contains the result of a stage, with the reason for a failure in one line."""
+    """Raised if a stage failed. Contains the result of the stage, with the reason for the failure in one line."""
 
     def __init__(self, why: str, facts: dict[str, Any] | None = None) -> None:
         super().__init__(why)
@@ -216,7 +216,7 @@ def programs(run: Run) -> dict[str, Any]:
         return recording_command(run, {"script": words, "output": str(output), "grain": grain})
 
     cases = {name: gpu_programs.CASES[name] for name in DRY_PROGRAMS} if run.dry else gpu_programs.CASES
-    extra_s = math.inf if run.dry else gpu_programs.EXTRA_S  # at its end, a dry run's script also writes the virtual timeline
+    extra_s = math.inf if run.dry else gpu_programs.EXTRA_S  # a dry run also writes the virtual timeline
     commands = gpu_programs.Commands(lambda words: python_command(run, words), recorded, extra_s)
     rows = gpu_programs.Programs(run.work, run.out, commands, run.seconds_left, cases).run()
     result = {"programs": [asdict(row) for row in rows], "lines": gpu_programs.lines_of(rows)}
@@ -291,7 +291,7 @@ def rules(run: Run) -> dict[str, Any]:
     """Find out which calls the GPU accepts."""
     if importlib.util.find_spec("expecttest") is None:
         raise StageFailed("PyTorch's database of operators needs the package expecttest; put its wheel into --wheels")
-    seconds = min(RULES_SECONDS, run.seconds_left - 10)  # without the import of the database, and the end of the processes
+    seconds = min(RULES_SECONDS, run.seconds_left - 10)  # minus the time to import the database and to end the processes
     words = [sys.executable, str(HERE / "gpu_rules.py"), "ask", str(run.work / RULES_FILE), "--seconds", f"{seconds:.0f}"]
     call(run, [*words, "--virtual", "h200", "--only", "add|mm|median"] if run.dry else words)
     from benchmarks.gpu_rules import load, summary_of
@@ -357,9 +357,9 @@ def pack(files: list[Path], out: Path) -> dict[str, list[str]]:
     """Pack the files into tar files of limited size. Returns the contents, and "left_out"."""
     packed: dict[str, list[str]] = {"left_out": []}
     room: dict[Path, int] = {}
-    whole = MAX_FILE_BYTES // tarfile.RECORDSIZE * tarfile.RECORDSIZE - 2 * tarfile.BLOCKSIZE  # without the end of a tar file
+    whole = MAX_FILE_BYTES // tarfile.RECORDSIZE * tarfile.RECORDSIZE - 2 * tarfile.BLOCKSIZE  # minus a tar file's end
     for file in files:
-        need = 512 + -file.stat().st_size // 512 * -512  # a header, and whole blocks
+        need = 512 + -file.stat().st_size // 512 * -512  # bytes of the file's header and of its whole blocks
         tar = next((tar for tar, left in room.items() if left >= need), None)
         if tar is None and need <= whole and len(room) < MAX_FILES - 1:
             tar = out / f"recordings-{len(room) + 1}.tar"
@@ -370,7 +370,7 @@ def pack(files: list[Path], out: Path) -> dict[str, list[str]]:
             continue
         room[tar] -= need
         packed.setdefault(tar.name, []).append(file.name)
-        with tarfile.open(tar, "a", format=tarfile.USTAR_FORMAT) as archive:  # one header per file
+        with tarfile.open(tar, "a", format=tarfile.USTAR_FORMAT) as archive:  # in this format, each file has one header
             archive.add(file, file.name)
     return packed
 
@@ -426,7 +426,7 @@ def perform(run: Run, chosen: dict[str, Stage]) -> list[dict[str, Any]]:
                 entry |= stage(run)
             except (StageFailed, OSError, ValueError) as failure:
                 entry |= {"status": "failed", "why": str(failure), **getattr(failure, "facts", {})}
-            except SystemExit:  # by SIGTERM
+            except SystemExit:  # raised when SIGTERM arrives
                 save(run, [*entries, entry | {"status": "failed", "why": "ended by SIGTERM"}])
                 raise
         entry["seconds"] = round(time.monotonic() - began, 1)

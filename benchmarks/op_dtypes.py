@@ -30,7 +30,7 @@ import trace_replay
 from benchmarks.gpu_rules import Sample, samples_of
 
 NO_SAMPLE = "S "
-TEXT_LENGTH = 160  # of the errors in the file
+TEXT_LENGTH = 160  # maximum length of an error in the file
 
 
 def load(file: Path) -> dict[str, str]:

@@ -28,12 +28,12 @@ from typing import Any, NamedTuple
 from benchmarks.record_command import ROOT, record_command
 from traces.script.patching import OUR_MODULES
 
-SETTLING, SETTLING_S = 128, 1.0  # steps before the first turn; fewer if they take longer than this
-IN_TURN, IN_TURN_US, LEAST_IN_TURN = 128, 5e5, 6  # steps, and how long a turn should at least last
-LOW = 0.1  # the quantile of the steps of a turn that stands for its fast steps
+SETTLING, SETTLING_S = 128, 1.0  # number of steps before the first turn; fewer steps if they take more seconds than this
+IN_TURN, IN_TURN_US, LEAST_IN_TURN = 128, 5e5, 6  # number of steps, duration in µs, and smallest number of steps of a turn
+LOW = 0.1  # a turn's fast step time is this quantile of its step times
 LEAST_TURNS = 6
 COUNTED = 5  # steps whose calls are counted; the smallest count is used, because some steps also read CUDA events
-LIMIT_S = 300.0  # for the start of a process, and for a turn
+LIMIT_S = 300.0  # time limit for the start of a process, and for a turn
 
 Step = Callable[[], tuple[int, int]]  # a training step; returns the time of other work, and its processor time, in ns
 
@@ -45,7 +45,7 @@ class Turn(NamedTuple):
     processor_us: float  # without the other work
     whole_us: float
     low_us: float  # elapsed time of a fast step, without the other work
-    writer_us: float  # processor time of the recorder's threads since the turn before
+    writer_us: float  # processor time of the recorder's threads since the previous turn
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,18 @@ class Added:
 class Calls(NamedTuple):
     """Counts the calls that the recorder makes in one training step."""
 
-    python: int  # functions of this project
-    c: int  # C functions that the project's functions call, except for CUDA events
-    events: int  # CUDA events recorded
+    python: int  # number of calls of this project's functions
+    c: int  # number of C functions that this project's functions call, without calls for CUDA events
+    events: int  # number of recorded CUDA events
 
 
 @dataclass(frozen=True)
 class Paired:
-    turns: int  # of recorded steps
+    turns: int  # number of turns with the recorder
     bare_us: float
-    whole_us: float  # a bare step with its other work
+    whole_us: float  # an unrecorded step with its other work
     added: Added
-    reported_us: float  # by the recorder
+    reported_us: float  # added time according to the recorder
     calls: Calls
 
 
@@ -131,9 +131,9 @@ def _calls(step: Step) -> Calls:
 
 
 def _turn(step: Step, steps: int) -> Turn:
-    step()  # its caches are cold
+    step()  # not measured, because the caches are cold
     filled_processor_ns = 0
-    own_ns: list[int] = []  # of each step, without the other work
+    own_ns: list[int] = []  # own time of each step, without the other work
     start_ns = before_ns = now_ns()
     start_processor_ns = time.thread_time_ns()
     for _ in range(steps):
@@ -217,7 +217,7 @@ class _Process:
         self._connection: Connection | None = None
 
     def __enter__(self) -> _Process:
-        # accept() has no time limit, so a failed start is noticed here
+        # accept() itself has no time limit, so this limit detects a failed start
         listening = self._listener._listener._socket  # type: ignore[attr-defined]
         listening.settimeout(LIMIT_S)
         self._connection = self._listener.accept()

@@ -52,7 +52,7 @@ from traces.rates.op_cost import itemsize  # noqa: E402
 from traces.rates.op_traffic import is_inductor_kernel  # noqa: E402
 
 LIMIT = 0.005  # relative difference above which a row needs an explanation
-_LEAST_SHARE = 0.01  # share of the GPU time; ops below it are not listed
+_LEAST_SHARE = 0.01  # share of the GPU time; ops with a smaller share are not listed
 _LEAST_NS = 10_000  # shorter times are not compared
 _LEAST_FLOPS, _LEAST_BYTES = 1e7, 2**20  # smaller shares are not compared
 _AHEAD_SHARE = 0.1  # share of the pace; the host runs ahead if it is this far ahead of the device at the end of a step
@@ -85,7 +85,7 @@ class Row:
 
 
 UNEXPLAINED = "UNEXPLAINED"
-Variant = tuple[str, Callable[[], float]]  # a difference of definition, and our figure by the peer's definition
+Variant = tuple[str, Callable[[], float]]  # (difference between the definitions, our value by the other tool's definition)
 
 
 def compared(recording: str, peer: str, figure: str, unit: str, ours: float, theirs: float, variants: list[Variant]) -> Row:
@@ -330,7 +330,7 @@ def _op_costs(sheets: dict[str, Sheet], name: str, trace: Trace) -> Iterator[Row
 class _CostSum:
     ours: float = 0.0
     theirs: float = 0.0
-    by_definition: dict[str, float] = field(default_factory=dict)  # figure of each known definition, by its description
+    by_definition: dict[str, float] = field(default_factory=dict)  # maps the description of each known definition to its value
     calls: list[tuple[_ReportedCall, float, float]] = field(default_factory=list)
 
 
@@ -338,10 +338,10 @@ class _CostSum:
 class _ReportedCall:
     """Contains a row of the table `unified_perf_summary`, which describes the calls of an op with one combination of shapes."""
 
-    op: str  # canonical
+    op: str  # canonical name
     name: str
     shapes: tuple[tuple[int, ...], ...]
-    sizes: tuple[int, ...]  # bytes of an element of each input
+    sizes: tuple[int, ...]  # bytes per element of each input
     numbers: tuple[str, ...]  # recorded values of inputs that are not tensors
     calls: int
     model: dict[str, Any]  # parameters of the other tool's model of the op
@@ -419,7 +419,7 @@ class _ReportedCall:
                 2 * tensors[0][1] + cache
             )
         if is_inductor_kernel(self.name):
-            elements = next((int(text) for text in reversed(self.numbers) if text.isdigit()), 0)  # of the last dimension
+            elements = next((int(text) for text in reversed(self.numbers) if text.isdigit()), 0)  # size of the last dimension
             sizes = [size for size in self.sizes if size]
             found["The other tool counts tensors in full, even if a kernel reads only a part of a tensor."] = total
             alike = sum(

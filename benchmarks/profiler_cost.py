@@ -2,8 +2,8 @@
 
     python benchmarks/profiler_cost.py [--rounds 8]         # on a GPU, simulated or real; on a CPU without launches
 
-The benchmark times loops of one short call with and without the profiler, with the options of `trace record`. The difference
-per call is the median over several rounds, and the fastest loop of a round counts. For calls of modules, the difference
+The benchmark times loops of one short call with and without the profiler, with the options of `trace record`. In each round,
+the fastest loop is used. The cost per call is the median difference over several rounds. For calls of modules, the difference
 includes the recorder's wrapper in profiled steps.
 """
 
@@ -28,7 +28,7 @@ class Loop:
 
     call: Callable[[], object]
     others: tuple[str, ...] = ()  # kinds of the other events that the call creates
-    bare: Callable[[], object] | None = None  # the call without the profiler, if different
+    bare: Callable[[], object] | None = None  # the call to use without the profiler, if it is a different call
 
 
 def loops() -> dict[str, Loop]:

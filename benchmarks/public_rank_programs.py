@@ -7,8 +7,8 @@ torch and the projects' packages. Some programs need small changes, such as fewe
 Data sets that a program would download are replaced by random data of the same form (`data_sets`). Programs for GPUs run
 natively with `parameter_norms/cuda_is_cpu.py`.
 
-After each of the first five optimizer steps, the parameters of each rank are compared (`parameter_norms/`). The page keeps the
-results of programs that are not run again.
+After each of the first five optimizer steps, the parameters of each rank are compared (`parameter_norms/`). If a program is not
+run again, its earlier results stay on the page.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PAGE = ROOT / "docs" / "rank_programs.md"
 HOOK = Path(__file__).resolve().parent / "parameter_norms"
 LIMIT_S = 900
 EQUAL_TO = 1e-4
-STEPS = 5  # of parameter_norms/
+STEPS = 5  # number of optimizer steps that parameter_norms/ records
 _ENDS_BY_NAME = "is not emulated by the virtual GPU"
 
 

@@ -61,7 +61,7 @@ def _of_examples() -> list[Program]:
         ("imagenet/main.py", "50000", "16"),
         ("imagenet/main.py", "224, 224", "64, 64"),
     )
-    fewer_epochs = (("distributed/rpc/ddp_rpc/main.py", "range(100)", "range(5)"),)  # one call trains; calls end after 60 s
+    fewer_epochs = (("distributed/rpc/ddp_rpc/main.py", "range(100)", "range(5)"),)  # RPC calls time out after 60 s
     of_rpc = {"rnn": 0, "pipeline": 2, "ddp_rpc": 2}
     options = ("", " --explicit-prefetching", " --mixed-precision", " --dcp-api")
     return [
@@ -118,7 +118,7 @@ def _of_examples() -> list[Program]:
             "main.py --cuda --epochs 1",
             folder="mnist_hogwild",
             spawns=True,
-            native=False,  # the ranks change the same parameters in any order
+            native=False,  # not comparable, because the ranks change the same parameters in random order
         ),
     ]
 
@@ -196,7 +196,7 @@ def _of_torch() -> list[Program]:
         "async_checkpointing_example": (
             ("~/{os.environ.get('LOGNAME', '')}", "checkpoints"),
             ("NUM_EPOCHS = 1000", "NUM_EPOCHS = 12"),
-            ("FAULT_PERIOD = 25", "FAULT_PERIOD = 0"),  # dcp.load without a checkpoint_id raises
+            ("FAULT_PERIOD = 25", "FAULT_PERIOD = 0"),  # no fault, because dcp.load without a checkpoint_id raises an error
         ),
     }
     return [
@@ -297,7 +297,7 @@ def _of_megatron() -> list[Program]:
 
 
 def _of_torchtitan() -> list[Program]:
-    """The integration tests of torchtitan's features."""
+    """Return the integration tests of torchtitan's features."""
     few_tokens = "--training.num_tokens_per_microbatch_per_dp_rank 128 --training.max_context_length 64"
     run = f"-m torchtitan.train --module torchtitan_recipes.tests.features --training.steps 2 {few_tokens}"
     two = (
@@ -319,7 +319,7 @@ def _of_torchtitan() -> list[Program]:
             f"{run} --config {name}",
             count,
             environment={"SAME_START": "1"},
-            native="compile" not in name,  # compiled code rounds bfloat16 numbers at other places
+            native="compile" not in name,  # compiled code rounds bfloat16 numbers in different places than eager code
             native_words="--training.disable_cuda_graphs",
         )
         for name, count in counts.items()
@@ -327,7 +327,8 @@ def _of_torchtitan() -> list[Program]:
 
 
 def _of_elastic() -> list[Program]:
-    """The second program fails once after its first epoch, and then torchrun's agent restarts all ranks."""
+    """Return the elastic programs. The second program fails once after its first epoch, and then torchrun's agent restarts all
+    ranks."""
     file, words = "examples/imagenet/main.py", "main.py data -b 2 --checkpoint-file out/checkpoint.pth"
     small = (
         (file, "datasets.ImageFolder(\n        traindir,", "datasets.FakeData(\n        8, (3, 64, 64), 10,"),
@@ -378,7 +379,7 @@ def _of_nanogpt() -> list[Program]:
 
 
 def _of_pippy() -> list[Program]:
-    """Pipelines of transformers with random weights."""
+    """Return pipelines of transformers with random weights."""
     folder = "examples/huggingface"
     sizes = {
         "bert": "BertConfig(hidden_size=64, intermediate_size=64, num_attention_heads=2, num_hidden_layers=2",

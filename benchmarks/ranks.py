@@ -80,7 +80,7 @@ class Memory:
 
     pss: int = 0
     rss: int = 0
-    private: list[int] = field(default_factory=list)  # of each
+    private: list[int] = field(default_factory=list)  # private memory of each process
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Result:
     start_cpu_s: float  # processor time of all processes until the first step, divided by the number of ranks
     total_s: float
     cpu_s: float
-    reports: int  # ranks whose timeline the replay contains
+    reports: int  # number of ranks with a timeline in the replay
     running_pss_mib: int
     exit_pss_mib: int | None  # None if the ranks ended before they were sampled
     rss_mib: int
@@ -143,7 +143,8 @@ def processor_time_s(processes: list[int]) -> float:
 
 
 def measure(ranks: int, script: list[str]) -> Result:
-    """Run it. Raises RuntimeError with the output if the command fails."""
+    """Run a replay with many ranks, and return its times and memory. Raises RuntimeError with the output if the command
+    fails."""
     with tempfile.TemporaryDirectory() as folder:
         return _measured(ranks, script, Path(folder) / "replay.msgpack")
 
@@ -157,7 +158,7 @@ def _measured(ranks: int, script: list[str], timeline: Path) -> Result:
     run = subprocess.Popen([*command, *script], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert run.stdout is not None and run.stderr is not None
     start_cpu_s = 0.0
-    peaks, first_step_s, said = {False: Memory(), True: Memory()}, 0.0, [""]  # peaks by: has the last step ended?
+    peaks, first_step_s, said = {False: Memory(), True: Memory()}, 0.0, [""]  # the key is True after the last step has ended
     reader = threading.Thread(target=lambda: said.append(run.stderr.read() if run.stderr else ""))
     reader.start()
     ended, trained, look_now = threading.Event(), threading.Event(), threading.Event()

@@ -53,10 +53,10 @@ print(json.dumps(found))
 
 
 class Shares(NamedTuple):
-    """Shares of a recording's GPU time."""
+    """Contains shares of a recording's GPU time."""
 
-    rated: float  # in ops with a known rate
-    too_fast: float  # in ops that are faster than the data sheet allows
+    rated: float  # share of ops with a known rate
+    too_fast: float  # share of ops that are faster than the data sheet allows
 
 
 def recordings(folder: Path) -> list[Path]:

@@ -38,7 +38,7 @@ from tui.options import RecordOptions  # noqa: E402
 
 SCRIPT = ROOT / "benchmarks" / "timed_training.py"
 WARMUP, CLEAN, PROFILED, AFTER = 3, 10, 5, 2
-FIRST_PROFILED = WARMUP + CLEAN + 1  # in another step, the profiler attaches
+FIRST_PROFILED = WARMUP + CLEAN + 1  # `+ 1`, because the profiler starts in the step before the first profiled step
 CLEAN_STEPS = slice(WARMUP, WARMUP + CLEAN)
 # The first and the last step of the window include the start and the end of the profile.
 PROFILED_STEPS = slice(FIRST_PROFILED + 1, FIRST_PROFILED + PROFILED - 1)

@@ -19,7 +19,8 @@ Columns:
 
 `stages`: in this part, nn.DataParallel runs on 2 and 4 devices that are slower than the host. The table compares the time
 between the two events of each stage with the log and with the replay. An event that finds an idle GPU completes when the host
-records it, and the log does not contain this time. So only stages are compared with the log that begin and end on a busy GPU.
+records it, and the log does not contain this time. Therefore, only stages that begin and end on a busy GPU are compared with
+the log.
 
 `medians`: the table is for programs in which the GPU often waits for the host. Each program is recorded `--recordings` times
 with `--grain kernel`, or fewer times if `--minutes` minutes are over. The table compares the median error of the replayed step
@@ -49,7 +50,7 @@ from traces.model.trace import NONE, StepKind, Trace
 
 LONG_STEPS = 10_000
 HOST_BOUND = ("cnn_loader", "amp", "two_streams", "accumulation", "evaluation", "gan", "other_work", "fsdp2")
-ALLOWED_ERROR = 0.03  # of a replayed step time, or half of the noise
+ALLOWED_ERROR = 0.03  # allowed error of a replayed step time; half of the noise is also allowed
 
 
 @dataclass(frozen=True)
@@ -289,11 +290,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=18.0, help="time limit of the medians")
     parser.add_argument("--page", type=Path, help="also replace the tables of this page, docs/recorder.md")
     options = parser.parse_args(arguments)
-    device = options.device.absolute()  # each program runs in a separate folder
+    device = options.device.absolute()  # an absolute path, because each program runs in a separate folder
     for part in options.part or parts:
         marks = f"<!-- {part} of benchmarks.recorder -->", f"<!-- end of {part} -->"
         if options.page:
-            with_tables(options.page.read_text(), "", *marks)  # fails now and not after all programs
+            with_tables(options.page.read_text(), "", *marks)  # checks the page now, and not after all programs have run
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             if part == "programs":

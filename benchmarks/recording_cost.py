@@ -7,11 +7,11 @@ Two processes run alternately, one without the recorder and the other under `tra
 four programs, a step trains a model. In the other programs, a step also loads a batch, copies it to the GPU, and reads the
 loss. The steps of 1, 5, 30 and 100 ms contain other work of the host, which is not measured.
 
-The column `added` shows the added time by the clock. The column `low` shows the added time by the clock in fast steps. It
-depends the least on other programs, but the recorder reads no CUDA events in these steps. The column `processor` shows the
-added processor time of the script's thread, which depends less on other programs than `added`. The column `writer` shows the
-processor time of the thread that writes to the file. The script waits for the writing thread only if both threads run Python
-code at the same time.
+The column `added` shows the added time by the clock. The column `low` shows the added time by the clock in fast steps. The
+column `low` depends least on other programs, but the recorder reads no CUDA events in fast steps. The column `processor` shows
+the added processor time of the script's thread, which depends less on other programs than `added`. The column `writer` shows
+the processor time of the thread that writes to the file. The script waits for the writing thread only if both threads run
+Python code at the same time.
 The column `bound` shows the limit: 50 µs per step and 0.5 µs for each module call. The limit is met if the sum of `processor`
 and `writer` is below it. The column `reported` shows the recorder's own measurement for both threads. The column `near` shows
 whether `reported` differs from the sum by at most a third or by at most 0.2 % of the step time. The column `calls` shows how
@@ -40,7 +40,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 from benchmarks.paired_processes import MeasurementError, Paired, Step, measure, now_ns, serve  # noqa: E402
 from resnet import resnet50  # noqa: E402
 
-BASE_US, MODULE_US = 50.0, 0.5  # the bound
+BASE_US, MODULE_US = 50.0, 0.5  # limits in µs per step and per module call
 CLOSE_SHARE, CLOSE_OF_STEP = 1 / 3, 0.002  # largest difference between the report and the processor time of both threads
 FILLED_MS = (1, 5, 30, 100)
 
@@ -90,7 +90,7 @@ def training(model: nn.Module, inputs: torch.Tensor, filled_ms: float = 0.0) -> 
     """Return a step that loads a batch from pageable memory, copies it, trains the model, and reads the loss."""
     model.to(device())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
-    data = [(inputs, torch.zeros(len(inputs), dtype=torch.long))] * 10_000_000  # more than the steps of a run
+    data = [(inputs, torch.zeros(len(inputs), dtype=torch.long))] * 10_000_000  # more batches than a run has steps
     batches = iter(torch.utils.data.DataLoader(data, batch_size=None))  # type: ignore[arg-type]
 
     def step() -> tuple[int, int]:

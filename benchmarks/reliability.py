@@ -6,8 +6,8 @@ prints the table in docs/reliability.md.
     python benchmarks/reliability.py [--quick] [--seed 1] [--only NAME] [--write docs/reliability.md]
 
 A command behaves correctly if it returns the right data, rejects the input in one line with exit code 2, or (if a script was
-stopped) ends like the script. Every other outcome is a fault. A file under its final name must never be incomplete. Exit code 1
-if there are faults.
+stopped) ends like the script. Every other outcome is a fault. A file under its final name must never be incomplete. If there
+are faults, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from traces.model.trace import TraceError  # noqa: E402
 from traces.model.typed_json import to_json  # noqa: E402
 
 TRACE = [sys.executable, "-m", "trace_replay"]
-_MEMORY_BYTES = 4 << 30  # of addresses; torch and textual map one gigabyte of them
+_MEMORY_BYTES = 4 << 30  # address space of a process; torch and textual use one gigabyte of it
 _TIMEOUT_S = 120
 
 SCRIPT = """
@@ -296,7 +296,7 @@ def hostile_recordings(folder: Path, chance: random.Random, quick: bool) -> Row:
         if quick and number % 5:
             continue
         path = _written(folder, f"{name}.json", data)
-        most_s = 5 + int(3 * len(data) / 1e6)  # of computing, however busy the machine is
+        most_s = 5 + int(3 * len(data) / 1e6)  # limit in seconds of CPU time, so that other programs do not matter
         done = command(["import", path, "-o", "out.msgpack"], folder, preexec_fn=limited(resource.RLIMIT_CPU, most_s))
         slow = f"{name}: more than {most_s} s of computing for {len(data) / 1e6:.0f} MB" if done.code < 0 else ""
         row.note(done.outcome, slow or done.fault(name))
@@ -476,7 +476,7 @@ def _ended(words: list[str], folder: Path, number: signal.Signals, after_s: floa
     if number == signal.SIGKILL:
         process.kill()
     else:
-        os.killpg(process.pid, number)  # as a terminal or a scheduler sends it
+        os.killpg(process.pid, number)  # to the whole process group, like a terminal or a scheduler
     if number == signal.SIGSTOP:
         time.sleep(0.5)
         os.killpg(process.pid, signal.SIGCONT)
@@ -634,7 +634,7 @@ def main() -> int:
         return row
 
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
-        if signal.getsignal(number) is signal.SIG_IGN:  # started in the background: the commands would ignore it too
+        if signal.getsignal(number) is signal.SIG_IGN:  # the commands would inherit this and ignore the signal
             signal.signal(number, usual)
     with ThreadPoolExecutor(args.jobs) as pool:
         rows = list(pool.map(timed, chosen))

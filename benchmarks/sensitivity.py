@@ -70,7 +70,7 @@ TWINS = tuple(
         "library/test_library_limits",
     )
 )
-_GROUP = 6  # number of thresholds that are moved together at first in a comparison
+_GROUP = 6  # number of thresholds that are first changed together in a comparison
 Pairs = dict[str, tuple[Trace, Trace]]
 R = TypeVar("R")
 
@@ -166,7 +166,7 @@ class _Tests:
     """Repeats each test with changed thresholds, as a pytest plugin."""
 
     def __init__(self) -> None:
-        self.failed: dict[str, list[str]] = {}  # by keys such as "MUCH_DATA up"; "" without a changed threshold
+        self.failed: dict[str, list[str]] = {}  # keys are texts such as "MUCH_DATA up", or "" if no threshold is changed
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Function, nextitem: pytest.Item | None) -> bool:

@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "benchmarks" / "programs"
 STARTS = 40  # how often a suite is started again
-SILENT_S = 600  # a process that writes nothing for this long counts as hanging
+SILENT_S = 600  # a process hangs if it writes nothing for this many seconds
 TEST_S = 60
 _PYTHONPATH = tuple(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
 
@@ -48,7 +48,7 @@ class Suite:
     sample: int = 0
     source: str = "sdist"
     import_from: str = ""
-    options: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # on the CPU, on the GPU
+    options: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # options on the CPU, and options on the GPU
     variables: dict[str, str] = field(default_factory=dict)
     on_gpu: dict[str, str] = field(default_factory=dict)
 
@@ -74,7 +74,7 @@ _LITGPT = (
     "adapter adapter_v2 batch chat deepseek_moe full generate_speculatively lora merge_lora model multihead_latent_attention"
     " rope trainer_support utils yarn"
 )
-_DEFAULT_DEVICE = {"SUITE_SETUP": "import torch; torch.set_default_device('cuda')"}  # for suites without a choice of devices
+_DEFAULT_DEVICE = {"SUITE_SETUP": "import torch; torch.set_default_device('cuda')"}  # for suites that do not choose a device
 _NO_DEADLINE = (  # hypothesis fails examples that take more than 200 ms
     "import hypothesis; hypothesis.settings.register_profile('slow', deadline=None); hypothesis.settings.load_profile('slow')"
 )
@@ -459,7 +459,7 @@ class Cause:
     """Lists reasons why a test ends differently on the virtual GPU and on the CPU."""
 
     suite: str
-    pattern: str  # of "test: outcome message"
+    pattern: str  # regular expression for the text "test: outcome message"
     kind: Kind
     text: str
 

@@ -1,4 +1,4 @@
-"""Trains a ResNet on one batch, and writes the time of each step to a file. Workload of record_overhead.py.
+"""Trains a ResNet on one batch, and writes the time of each step to a file. The benchmark record_overhead.py runs this script.
 
 python timed_training.py times.json --model resnet50 --steps 20 --profile-from 14 --profile-steps 5
 
@@ -52,7 +52,7 @@ def profiler(args: argparse.Namespace) -> Any:
 def settings() -> Any:
     try:
         return torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True, profile_all_threads=True)
-    except TypeError:  # releases of torch that do not know it
+    except TypeError:  # older releases of torch do not have this option
         return torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)
 
 

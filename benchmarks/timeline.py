@@ -38,8 +38,8 @@ DEVICES, STREAMS, HOST_LANES = 8, 3, 8
 LANES, COLUMNS, LABEL_COLUMNS = DEVICES * STREAMS + HOST_LANES, 200, 20
 KERNELS = ("sgemm_128x64_nn", "elementwise_kernel", "batch_norm_bw", "reduce_kernel", "multi_tensor_apply", "ncclAllReduce",
            "cat_copy", "unnamed")  # fmt: skip
-DRAWINGS = 3  # of each frame
-LINES = 100  # height of the terminal; all lanes of both traces fit
+DRAWINGS = 3  # how often each frame is drawn
+LINES = 100  # height of the terminal; the rows of both traces fit on it
 STEP_NS = 150_000_000
 
 
@@ -106,7 +106,7 @@ def frame_s(window: Window) -> float:
     """Draw one frame with all rows, without cached data."""
     from tui.view.timeline.palette import palette_of
     from tui.view.timeline.timeline import (
-        strip_of,  # not at the top: the first picture is timed with textual still to be imported
+        strip_of,  # not imported at the top, because the time to the first picture includes the import of textual
     )
 
     drawing, palette = Drawing(), palette_of(True)
@@ -127,7 +127,7 @@ def first_picture(paths: list[str]) -> tuple[float, float]:
 def child(paths: list[str]) -> None:
     from tui.view.loading import stages
 
-    reading = stages(paths)  # as the command does
+    reading = stages(paths)  # like the command `trace view`
     from tui.view.app import ViewApp
     from tui.view.timeline.timeline import TimelineView
 

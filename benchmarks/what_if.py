@@ -6,8 +6,7 @@ Rows: `gpu` (other GPUs), `unseen` (their tables hidden), `network` (other netwo
 `folds` (the same, with constants chosen by other networks), `other_boards` (the same on other GPUs), `forward` (a public
 model's forward pass at other batches), `links` (all-reduce), `dataparallel`. The benchmark predicts with the commands of
 `trace`, and reads the measurements from the folder of published measurements. The rows `network`, `networks_batch` and
-`dataparallel` need torchvision (`--python` names an interpreter with torchvision), and take some seconds per network and batch
-size.
+`dataparallel` need an interpreter with torchvision (`--python`). They take some seconds per network and batch size.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ PROGRAM = Path(__file__).parent / "programs" / "torchvision_train.py"
 BOARD = "Tesla V100-PCIE-32GB"  # GPEmu's V100 is the PCIe card
 HOST_SPEED = 4  # the host was recorded with Python stacks, which made it slower
 
-_LAUNCHED_MS = 0.02  # shorter rows are calls that launch nothing, such as views and sizes
+_LAUNCHED_MS = 0.02  # shorter calls launch nothing, for example views
 
 
 @dataclass
@@ -470,7 +469,7 @@ def forward_rows(args: argparse.Namespace) -> list[Row]:
     ]  # fmt: skip
 
 
-_REPLICAS = 0.8, 1.1, 1.4, 1.7, 2.0  # forward passes of host time
+_REPLICAS = 0.8, 1.1, 1.4, 1.7, 2.0  # host time to make a replica, as a multiple of a forward pass
 
 
 def dataparallel_cases(args: argparse.Namespace, precision: str) -> dict[float, list[list[Case]]]:
@@ -480,9 +479,9 @@ def dataparallel_cases(args: argparse.Namespace, precision: str) -> dict[float, 
     for row in rows_of(args.published / "dataparallel_train.csv.gz"):
         if row["precision"] == precision:
             times[row["gpu"], row["model"], int(row["gpus"])] = float(row["median_ms"]) * 1e6
-    paces = measured_times(args.published, BOARD.replace(" ", "_"))  # at batch 1: the host's
+    paces = measured_times(args.published, BOARD.replace(" ", "_"))  # at batch size 1, the host determines the time
     gpus = sorted({gpu for gpu, _, _ in times})
-    slower = {  # how much slower the host is than GPEmu's host, from the network that keeps it busiest
+    slower = {  # how much slower the host is than GPEmu's host, according to the network with the smallest ratio
         gpu: min(ns / 1e9 / sum(paces[name, 1]) for (other, name, count), ns in times.items() if other == gpu and count == 1)
         for gpu in gpus
     }

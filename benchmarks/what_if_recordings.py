@@ -21,7 +21,7 @@ from traces.model.trace import Device, DeviceKind, DeviceSpans, HostKind, HostSp
 from traces.model.workload import WorkloadSignature
 
 STEPS = 3
-_LATENCY_NS = 5_000  # of a launch
+_LATENCY_NS = 5_000  # time between a launch and the start of its kernel
 _HOST_BOUND = 1.2  # a part counts as host-bound up to this multiple of its host time, because times vary by this factor
 
 
@@ -62,8 +62,8 @@ def training_recording(
     """Build a recording of `STEPS` equal steps from the measured times and host times of the forward pass and of the rest."""
     trace = Trace(devices=[Device(0, 0, gpu)], threads=[Thread(0, 0, "main")], workload=workload)
     parts = [[op for op in ops if op.phase == "forward"], [op for op in ops if op.phase != "forward"]]
-    rows: list[tuple[str, tuple[int, int], RecordedOp | None]] = []  # of the host: name, span
-    kernels: list[tuple[int, int, int]] = []  # start, duration, row of its launch
+    rows: list[tuple[str, tuple[int, int], RecordedOp | None]] = []  # rows of the host table: name, (start, end), op
+    kernels: list[tuple[int, int, int]] = []  # for each kernel: start, duration, host row of the launch
     phases: list[tuple[int, str, int, int]] = []
     begins, now_ns = [], 1_000_000
     for step in range(STEPS):
@@ -114,7 +114,7 @@ def _durations(part: Sequence[RecordedOp], whole_ns: float, own_ns: float, pace_
     """Scale the kernels so that this part of the step ends at the measured time. A kernel never starts before its launch."""
     took_ns = np.array([op.ns for op in part], dtype=np.float64)
     room_ns = whole_ns - _LATENCY_NS - pace_ns * np.arange(len(part))
-    left_ns = took_ns[::-1].cumsum()[::-1]  # of each kernel and those after it
+    left_ns = took_ns[::-1].cumsum()[::-1]  # remaining time: the time of each kernel and of all later kernels
     if whole_ns <= _HOST_BOUND * own_ns:
         times = min(room_ns[0] / max(left_ns[0], 1), 1.0) if len(part) else 1.0
     else:
@@ -124,7 +124,7 @@ def _durations(part: Sequence[RecordedOp], whole_ns: float, own_ns: float, pace_
 
 
 def _phases(trace: Trace, found: Iterable[tuple[int, str, int, int]], begins: Sequence[int], ends: Sequence[int]) -> Phases:
-    """The phases of a step leave no gaps."""
+    """Return the phases of a step, which leave no gaps."""
     rows = list(found)
     starts = [begins[step] if i == 0 or rows[i - 1][0] != step else start for i, (step, _, start, _) in enumerate(rows)]
     lasts = [

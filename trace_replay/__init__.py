@@ -40,7 +40,7 @@ def main() -> None:
         from tui.cli import main
 
         main()
-    except KeyboardInterrupt:  # during an import
+    except KeyboardInterrupt:  # Ctrl-C during an import
         sys.exit(128 + 2)
 
 

@@ -50,7 +50,7 @@ class GpuChecks:
 
         try:
             return self.gpu.compare_with(recording, self.timeline(), tolerance)
-        except traces.TraceError as error:  # pytest prints the test's line, and not our own frames
+        except traces.TraceError as error:  # hide our own functions, so that pytest prints the line of the test
             raise error.with_traceback(None) from None
 
     @property

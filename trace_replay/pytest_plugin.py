@@ -62,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         'gpu(name, **options): run on this virtual GPU; the options are those of trace_replay.start, such as memory="8GiB"',
     )
-    if _SESSION not in config.stash:  # the plugin was registered after `pytest_load_initial_conftests`
+    if _SESSION not in config.stash:  # the plugin was registered after the call of `pytest_load_initial_conftests`
         config.stash[_SESSION] = GpuSession(_requested(config.option))
 
 
@@ -157,7 +157,7 @@ class GpuSession:
         self.requested = requested
         self.gpu: Any = None
         self._used: StartOptions | None = None
-        self.refused: list[str] = []  # in the current test
+        self.refused: list[str] = []  # unsupported CUDA calls in the current test
         self._not_computed = 0
 
     def use(self, wanted: StartOptions | None) -> None:

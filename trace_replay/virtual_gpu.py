@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Values = Literal["recorded", "constant", "compute"]
 ClockName = Literal["wall", "virtual", "recorded"]
 
-_BOOTSTRAPPED = "_trace_replayer.state"  # the bootstrap has imported this module in a process that `trace replay` started
+_BOOTSTRAPPED = "_trace_replayer.state"  # in a process that `trace replay` started, the bootstrap has imported this module
 
 
 class ReplayReport:
@@ -238,8 +238,8 @@ def start(
     """Start a virtual GPU in the current process.
 
     The argument `what` is a recording's path, a name listed by `trace library` ("v100/resnet50"), or a GPU's name ("a100"). If
-    you pass a GPU's name, the step times come from published measurements of your model, or from estimates if nobody measured
-    the model. All other arguments work like the options of `trace replay`. Raises ValueError for an invalid argument, and
+    you pass a GPU's name, the step times come from published measurements of your model. If there are none, the step times are
+    estimated. All other arguments work like the options of `trace replay`. Raises ValueError for an invalid argument, and
     TraceError for an unknown recording or GPU.
     """
     global _running
@@ -291,7 +291,7 @@ def _check(values: Values, clock: ClockName, gpus: int, speed: float) -> None:
 
 
 def _remove(folder: Path, process: int) -> None:
-    if os.getpid() == process:  # a forked child does not remove its parent's folder
+    if os.getpid() == process:  # a forked child must not remove the folder of its parent
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -308,7 +308,7 @@ def _session(what: str, folder: Path, config: ReplayConfig, memory: str | Sequen
     from tui.commands.replay_library import is_gpu_name, source_of
 
     by_name = is_gpu_name(what)
-    if not by_name and what.isalnum():  # may be a GPU with a typing error
+    if not by_name and what.isalnum():  # `what` may be the name of a GPU with a typing error
         try:
             find(what)
         except TraceLibraryError:

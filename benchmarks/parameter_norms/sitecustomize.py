@@ -29,7 +29,7 @@ class Finder:
         if name != self._name:
             return None
         sys.meta_path.remove(self)
-        spec = find_spec(name)  # by the other finders, such as that of a replay
+        spec = find_spec(name)  # found by other finders, such as the finder of a replay
         assert spec is not None
         loader: Any = spec.loader
         execute = loader.exec_module
@@ -91,9 +91,9 @@ def start(module: Any, _args: Any) -> None:
     """Give all matrices new values before the first forward pass, because DTensor draws other numbers on GPUs than on CPUs."""
     import torch
 
-    if torch.compiler.is_compiling():  # the first forward pass of the whole model has set all values
+    if torch.compiler.is_compiling():  # the first forward pass of the whole model has already set all values
         return
-    with torch._C.DisableTorchFunction():  # not an operation of the program, which a mode of the program might reject
+    with torch._C.DisableTorchFunction():  # hides this operation from the program's function modes, which might reject it
         for number, parameter in enumerate(module.parameters()):
             if parameter.dim() > 1 and not hasattr(parameter, "has_same_start"):
                 own = parameter.to_local() if hasattr(parameter, "to_local") else parameter

@@ -8,8 +8,8 @@ torchvision_networks.json in this folder.
 
 Note [Extrapolated rows]
     The study's authors extrapolated with a line beyond the last batch that fitted. From the first extrapolated row on, any
-    three neighboring batches are on one line to within 1e-12 s. Measured rows never lie on such a line. Fewer than three
-    extrapolated rows at the end would not be detected.
+    three neighboring batches are on one line to within 1e-12 s. Measured rows never lie on such a line. If fewer than three
+    rows at the end were extrapolated, they would not be detected.
 
     Memory was measured in other runs, for some cells only at every sixteenth batch. The authors filled gaps with a parabola
     (their profiler/memory/organize_data.py). Its values are not multiples of 512 bytes, which is PyTorch's unit of allocation.

@@ -36,7 +36,7 @@ from traces.model.trace import Origin, Parts, PhaseTiming, StepKind, Thread, Tra
 STEADY_PHASES = {"h2d": 3, "forward": 2687, "loss": 5, "backward": 5010, "optimizer": 55}
 FIRST_BATCH = (34660, 37270)  # minimum and maximum over the runs
 
-# as published, except for Note [What gather waits for]
+# published values, changed as described in Note [What gather waits for]
 SCATTER, REPLICATE, REPLICA, GATHER = 67, 62, 2555, 85
 GATHER_BACKWARD, BROADCAST_BACKWARD = 22, 57
 
