@@ -219,8 +219,8 @@ def against_reports(path: Path, name: str, trace: Trace) -> Iterator[Row]:
         yield compared(name, peer, "busy", "ms", union_ns(trace, work) / 1e6, busy[0] / 1e6, _in_ms(variants))
         idle = timeline["idle_time"][0]
         first_to_last = (
-            "The other tool measures from the first GPU work to the last; we measure from the start of the first step to the"
-            " end of the last."
+            "The other tool measures from the first to the last GPU work. We measure from the start of the first step to the"
+            " end of the last step."
         )
         idle_variants: list[Variant] = [
             (first_to_last, lambda: gaps_ns(trace, work)),
@@ -237,7 +237,7 @@ def against_reports(path: Path, name: str, trace: Trace) -> Iterator[Row]:
             comm_variants: list[Variant] = [
                 (left_out, lambda: exposed_ns(trace, known, work)),
                 (
-                    "In the other tool, only kernels hide communication; copies do not.",
+                    "In the other tool, only kernels can hide communication. Copies cannot.",
                     lambda: exposed_ns(trace, work, work & kernels),
                 ),
                 (
@@ -289,7 +289,7 @@ def _ops(sheets: dict[str, Sheet], name: str, trace: Trace, has_captures: bool) 
         if in_graphs_ns >= time_ns - ours.get(op, 0.0) > 0 and captured:
             variants.append((captured, lambda t=time_ns: t))  # type: ignore[misc]
         if op not in ours:
-            variants.append(("Not an op of the recording: it groups kernels under names of its own.", lambda t=time_ns: t))  # type: ignore[misc]
+            variants.append(("Not an op of the recording: the other tool groups kernels under new names.", lambda t=time_ns: t))  # type: ignore[misc]
         yield compared(name, "TraceLens", f"time of {op}", "ms", ours.get(op, 0.0) / 1e6, time_ns / 1e6, _in_ms(variants))
 
 
@@ -383,7 +383,7 @@ class _ReportedCall:
         total, largest = sum(size for _, size in tensors), max(size for _, size in tensors)
         found: dict[str, float] = {}
         if self.op == "copy":
-            why = "The other tool counts source and target in full, even for copies from the host and for broadcasts."
+            why = "The other tool counts all bytes of source and target, even if the source is on the host or is broadcast."
             sizes = [size for size in self.sizes if size]
             found[why] = prod(self.shapes[0]) * (sizes[0] + sizes[min(1, len(sizes) - 1)])
         if self.op == "convolution_backward" and len(tensors) > 2:
@@ -391,7 +391,7 @@ class _ReportedCall:
             found["The other tool counts the gradient twice, once for each result."] = 2 * gradient + 2 * image + 2 * weight
         if self.op == "layer_norm":
             own = next((prod(literal_eval(text)) for text in self.numbers if text.startswith("[")), 0) * self.sizes[0]
-            found["The other tool counts six parameters of the normalized shape, but the op has two or none."] = (
+            found["The other tool counts six parameters with the normalized shape, but the op has two or none."] = (
                 2 * largest + 6 * own
             )
         if self.op == "layer_norm_backward":
@@ -406,7 +406,7 @@ class _ReportedCall:
             words = "The other tool leaves out the input of MIOpen's ops."
             found[words] = 3 * largest + 4 * channels if trained else 2 * largest + channels
         if self.op == "div":
-            found["The other tool counts an expanded input in full, although the input has one element per row in memory."] = (
+            found["The other tool counts all elements of an expanded input, but memory contains only one element per row."] = (
                 2 * largest
             )
         if self.op == "rotary_embedding":
@@ -415,19 +415,19 @@ class _ReportedCall:
         if {"c_sk", "g_sk", "H_KV", "d_h_qk", "d_h_v"} <= self.model.keys():
             tokens, of = self.model["c_sk"] + self.model["g_sk"], self.model
             cache = tokens * of["H_KV"] * (of["d_h_qk"] + of["d_h_v"]) * self.sizes[0]
-            found["The other tool counts the cache of all tokens, based on a number that the server annotates."] = (
+            found["The other tool counts the cache of all tokens. The server annotates their number."] = (
                 2 * tensors[0][1] + cache
             )
         if is_inductor_kernel(self.name):
             elements = next((int(text) for text in reversed(self.numbers) if text.isdigit()), 0)  # size of the last dimension
             sizes = [size for size in self.sizes if size]
-            found["The other tool counts tensors in full, even if a kernel reads only a part of a tensor."] = total
+            found["The other tool counts all bytes of a tensor, even if a kernel reads only a part of the tensor."] = total
             alike = sum(
                 prod(shape) * size for shape, size in zip(self.shapes, self.sizes, strict=False) if shape and size == sizes[0]
             )
-            found["The other tool leaves out tensors with a different dtype from the first tensor."] = alike
+            found["The other tool leaves out all tensors whose dtype differs from that of the first tensor."] = alike
             if self.name.startswith("triton_poi"):
-                words = "The other tool counts all tensors in full and adds an output that is already among the tensors."
+                words = "The other tool counts all bytes of each tensor, and counts the output twice."
                 found[words] = total + elements * sizes[-1]
         return found
 
@@ -464,8 +464,8 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
     truncated = f"The other tool truncates every time to whole microseconds.{left_out}"
     host_events = f"The other tool counts host events as GPU work if their arguments name a stream. {truncated}"
     first_to_last = (
-        "The other tool measures from the first GPU work to the last; we measure from the start of the first step to the end"
-        f" of the last.{left_out}"
+        "The other tool measures from the first to the last GPU work. We measure from the start of the first step to the end"
+        f" of the last step.{left_out}"
     )
     # Holistic Trace Analysis computes these values from its own table, with and without host events.
     gpu, all_rows = _Truncated(of_gpu, names), _Truncated(taken, names)
@@ -488,7 +488,7 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
         kernels = trace.device.kind == DeviceKind.KERNEL
         sent_ns = union_ns(trace, sends)
         exposed = (1 - overlap / 100) * sent_ns  # HTA reports only the share of the time
-        only_kernels = "In the other tool, only kernels hide communication; copies do not."
+        only_kernels = "In the other tool, only kernels can hide communication. Copies cannot."
         ours = communication(trace).exposed_ns
         comm_variants: list[Variant] = [
             (f"{only_kernels}{left_out}", lambda: exposed_ns(trace, work, work & kernels)),
