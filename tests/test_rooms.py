@@ -64,7 +64,7 @@ def test_the_checker_finds_every_absolute_import() -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_package_imports_no_package_above_it(room: str) -> None:
+def test_a_package_imports_only_packages_of_lower_layers(room: str) -> None:
     files = sorted((ROOT / room).rglob("*.py"))
     assert files
     for file in files:

@@ -152,7 +152,7 @@ answer({"pageable": pageable, "asynchronous": asynchronous, "same": same})
     assert [work.name for work in log.work if "PtoP" in work.name] == ["Memcpy PtoP (Device -> Device)"]
 
 
-def test_a_filled_tensor_has_its_value(on_device: OnDevice) -> None:
+def test_a_filled_tensor_has_a_known_value(on_device: OnDevice) -> None:
     """GIVEN memory with earlier contents WHEN a tensor in this memory is filled, directly or by a CUDA graph THEN it has its
     value.
 
@@ -204,7 +204,7 @@ answer([durations[900], durations[-1]])
     assert after > before + 0.2  # 475 launches each wait for a kernel of more than 0.6 ms
 
 
-def test_configured_memory_and_launch_errors_are_reported_as_on_hardware(on_device: OnDevice) -> None:
+def test_the_simulated_device_reports_configured_memory_and_launch_errors_like_hardware(on_device: OnDevice) -> None:
     """GIVEN a memory limit, failing allocations and a failing launch THEN torch reports each error as on hardware. The launch
     error persists."""
     memory = on_device(

@@ -78,7 +78,7 @@ WAYS = ("plain", "bf16", "fp16", "checkpointing", "accumulation")
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_model_trains_as_on_the_cpu(transformers: Runs, model: str, way: str) -> None:
+def test_a_model_trains_the_same_on_gpu_and_cpu(transformers: Runs, model: str, way: str) -> None:
     native, replayed = (runs[f"{model} {way}"] for runs in (transformers.native, transformers.replayed))
     for fact in ("outputs", "gradients", "norm", "bytes"):
         assert replayed[fact] == native[fact], fact
@@ -115,7 +115,7 @@ def test_times_of_unrecorded_ops_are_marked_as_estimates(transformers: Runs) -> 
     assert "NOT the same program" in transformers.said
 
 
-def test_a_lightning_module_trains_as_on_the_cpu(lightning: Runs) -> None:
+def test_a_lightning_module_trains_the_same_on_gpu_and_cpu(lightning: Runs) -> None:
     for precision, native in lightning.native.items():
         replayed = lightning.replayed[precision]
         assert replayed == {**native, "gradients": {**native["gradients"], "device": "cuda"}}

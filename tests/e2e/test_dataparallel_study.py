@@ -179,7 +179,7 @@ def test_both_versions_of_the_script_have_equal_losses_if_values_are_computed(tm
     assert 2 <= by_nn["epochs_to_target"] == by_nn["epochs"] == len(losses) - 2 < 9 and by_nn["last_loss"] < 1.0
 
 
-def test_a_network_that_does_not_fit_is_reported_in_its_row(tmp_path: Path, one_gpu: Path) -> None:
+def test_a_network_that_exceeds_the_memory_is_reported_in_its_table_row(tmp_path: Path, one_gpu: Path) -> None:
     """GIVEN a network whose weights do not fit, and one whose optimizer does not fit THEN each row contains only the
     failure."""
     (tmp_path / "several.py").write_text(SEVERAL)
@@ -303,7 +303,7 @@ def test_the_picture_shows_each_network_and_each_part_of_a_step(tmp_path: Path) 
     assert (tmp_path / "again.svg").read_text() == picture  # the picture is always the same, so it can be kept in a repository
 
 
-def test_a_picture_without_matplotlib_or_anything_to_draw_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_needs_matplotlib_and_something_to_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match="the results contain no measurements"):
         study_tables.draw([row(4, failed="out of memory")], tmp_path / "p.svg")
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -113,7 +113,7 @@ def test_every_listed_program_has_an_existing_script() -> None:
     assert all((PROGRAMS_FOLDER / case.script).exists() for case in CASES.values())
 
 
-def test_an_unhandled_keyboard_interrupt_has_one_of_two_exit_codes() -> None:
+def test_an_unhandled_keyboard_interrupt_gives_one_of_two_exit_codes() -> None:
     interrupt = CASES["interrupt"]
     assert [interrupt.has_exit_code(replace(BARE, exit_code=code)) for code in (130, 1, 0)] == [True, True, False]
     assert not CASES["terminate"].has_exit_code(BARE)

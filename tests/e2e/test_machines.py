@@ -141,7 +141,7 @@ def test_ranks_on_two_machines_communicate_and_each_machine_writes_its_own_trace
         (namespaces, "did not call all_reduce within 20 s, because it ended, hangs or is busy"),
     ],
 )
-def test_if_a_machine_fails_the_other_ranks_end(tmp_path: Path, machines_of: Any, found_out: str) -> None:
+def test_if_one_machine_fails_the_ranks_on_other_machines_end(tmp_path: Path, machines_of: Any, found_out: str) -> None:
     """GIVEN a timeout of 20 s WHEN the second machine is killed THEN the first rank names the second one. If it cannot see the
     processes of the other machine, it waits for the timeout."""
     trace, port = recorded(tmp_path), free_port()

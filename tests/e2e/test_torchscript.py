@@ -151,7 +151,7 @@ for file in ("cuda.pt", open("cuda.pt", "rb")):
 """
 
 
-def test_a_module_that_pytorch_with_cuda_saved_is_loaded_onto_its_gpu(tmp_path: Path) -> None:
+def test_a_module_saved_by_pytorch_with_cuda_is_loaded_onto_its_gpu(tmp_path: Path) -> None:
     """Both weights are 2, so the result of two ones is 2 + 2 = 4."""
     (tmp_path / "of_cuda.py").write_text(OF_CUDA)
     command = ["replay", "--trace", "p100-no-cudnn", "--values", "compute", "--", "-W", "ignore", "of_cuda.py"]

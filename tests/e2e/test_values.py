@@ -152,7 +152,7 @@ dist.destroy_process_group()
 """
 
 
-def test_processes_that_train_together_compute_the_same_values_as_without_trace(tmp_path: Path, trace: Path) -> None:
+def test_trace_does_not_change_the_values_that_distributed_processes_compute(tmp_path: Path, trace: Path) -> None:
     recorded = load(trace)
     recorded.devices = [replace(recorded.devices[0], index=index) for index in range(2)]
     save(recorded, trace)
@@ -259,7 +259,7 @@ def test_compiled_masked_assignment_of_one_value_needs_no_wait_and_keeps_strides
     ]
 
 
-def test_compiled_attention_and_masked_assignments_are_computed_also_in_a_captured_graph(tmp_path: Path, trace: Path) -> None:
+def test_captured_graphs_compute_compiled_attention_and_masked_assignments(tmp_path: Path, trace: Path) -> None:
     done = _replay(trace, "compute", _script(tmp_path, COMPILED_ATTENTION))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["True"] * 5

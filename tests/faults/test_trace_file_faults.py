@@ -257,7 +257,7 @@ def test_rows_written_before_the_disk_filled_up_are_recovered(tmp_path: Path, mo
     assert differences(load(path), small_trace()) == []
 
 
-def test_a_stream_rejects_every_write_after_a_failed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_failed_write_a_stream_rejects_further_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = TraceStream(tmp_path / "t.part")
     stream.header(small_trace())
     with monkeypatch.context() as patch:

@@ -271,7 +271,7 @@ def test_a_blocking_collective_is_timed_with_two_cuda_events(bench: Bench) -> No
     }  # fmt: skip
 
 
-def test_outside_of_steps_a_collective_is_written_when_it_completes(bench: Bench) -> None:
+def test_a_collective_outside_of_steps_is_written_when_it_completes(bench: Bench) -> None:
     stream = FakeStream(0)
     for done in range(5):
         begin = bench.recorder.communication.event_on(stream)
@@ -899,7 +899,7 @@ def test_the_overhead_of_all_recorder_calls_is_estimated_from_a_timed_sample(ben
     assert bench.recorder.cost.calls == 899
 
 
-def test_all_reports_of_long_steps_count_as_overhead(bench: Bench) -> None:
+def test_in_long_steps_every_recorder_call_counts_as_overhead(bench: Bench) -> None:
     """GIVEN long steps with 9 reports of 1000 ns each THEN the overhead of a step is at least 9000 ns."""
     bench.recorder.workload.is_open = False
     bench.clock.reading_ns = 1000

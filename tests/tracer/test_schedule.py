@@ -107,7 +107,7 @@ def test_a_new_kind_of_step_after_the_profile_is_profiled_later(steps: str, acti
     assert actions_of(Schedule(warmup=0, clean=2, profiled=2), steps) == actions
 
 
-def test_steps_with_another_optimizer_are_profiled_as_another_kind_of_step() -> None:
+def test_steps_with_a_different_optimizer_are_profiled_as_a_separate_kind() -> None:
     schedule, actions = Schedule(warmup=0, clean=2, profiled=2), ""
     for number in range(14):
         actions += schedule.profile[:1] or "."
@@ -147,7 +147,7 @@ def test_steps_with_new_work_are_profiled_too(work: str, actions: str) -> None:
     assert found == actions
 
 
-def test_many_batch_sizes_do_not_use_up_the_profiles_for_evaluation_steps() -> None:
+def test_many_batch_sizes_leave_profiles_for_evaluation_steps() -> None:
     """GIVEN 100 training batches of 50 sizes THEN the evaluation steps after them are still profiled."""
     schedule = Schedule(warmup=0, clean=2, profiled=2)
     for number in range(100):

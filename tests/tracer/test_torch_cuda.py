@@ -75,7 +75,7 @@ def test_allocated_memory_or_an_active_context_means_that_a_device_has_a_context
 
 
 @pytest.mark.parametrize("memory_bytes", [_no_statistics, lambda device: 0])
-def test_a_device_has_no_context_without_allocated_memory_or_an_active_context(memory_bytes: object) -> None:
+def test_without_memory_and_an_active_context_a_device_has_no_context(memory_bytes: object) -> None:
     assert not with_memory(False, memory_bytes).has_context(0)
 
 

@@ -70,7 +70,7 @@ def test_arguments_are_split_between_trace_and_the_script(words: str, expected: 
     assert split(words.split(), OPTIONS) == (ours.split(), script.split())
 
 
-def test_a_command_without_a_trace_option_leaves_it_to_the_script() -> None:
+def test_a_trace_option_that_the_command_lacks_is_passed_to_the_script() -> None:
     assert split(["-o", "r", "train.py", "--trace", "t"], {"-o": True}) == (["-o", "r"], ["train.py", "--trace", "t"])
 
 

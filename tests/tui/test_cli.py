@@ -69,7 +69,7 @@ sys.exit(f"heavy: {{heavy}}" if heavy else code)
         assert done.stdout.startswith("Usage: trace")
 
 
-def test_a_command_line_creates_only_its_own_command() -> None:
+def test_parsing_a_command_line_loads_only_the_requested_command() -> None:
     def names(of: Commands) -> list[str]:
         command = typer.main.get_command(of)
         assert isinstance(command, TyperGroup)

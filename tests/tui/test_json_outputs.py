@@ -102,7 +102,7 @@ def test_a_section_of_the_json_page_lists_keys_and_types_and_comments() -> None:
     assert PAGE.object_row(Outer) == "| [Outer](#outer) | Contains one object. |\n"
 
 
-def test_a_key_without_a_comment_is_an_error() -> None:
+def test_each_json_key_must_have_a_comment() -> None:
     with pytest.raises(AssertionError, match=r"Inner\.at_ns has no comment"):
         PAGE.section(Inner)
 

@@ -88,7 +88,7 @@ def test_an_export_of_many_ranks_prints_the_first_and_the_last_file_name(
     ("encoding", "shown"),
     [("ascii", b"2 us +-3 % -> \\u20ac##"), ("latin-1", b"2 \xb5s \xb13 % -> \\u20ac##"), ("utf-8", None)],
 )
-def test_a_terminal_without_a_character_shows_a_readable_replacement(encoding: str, shown: bytes | None) -> None:
+def test_characters_that_a_terminal_cannot_show_are_replaced_readably(encoding: str, shown: bytes | None) -> None:
     open_standard_streams()
     text = "2 µs ±3 % → €█▁"
     assert text.encode(encoding, "trace") == (text.encode() if shown is None else shown)

@@ -120,7 +120,7 @@ with warnings.catch_warnings(record=True) as seen:
 
 
 @VALUES
-def test_calls_are_accepted_or_rejected_as_on_an_h200(values: str, tmp_path: Path) -> None:
+def test_calls_are_accepted_or_rejected_like_on_an_h200(values: str, tmp_path: Path) -> None:
     """The expected results are those of an NVIDIA H200 with PyTorch 2.11."""
     code = """
 import warnings
@@ -350,7 +350,7 @@ print(said(lambda: torch.fft.rfft2(M.half())).partition("but ")[2])
 @pytest.mark.parametrize(
     ("visible", "count"), [("0", 1), ("", 0), ("-1", 0), ("abc", 0), ("0,0", 0), ("0,-1", 1), ("GPU-1234", 1)]
 )
-def test_cuda_visible_devices_is_interpreted_as_by_torch(visible: str, count: int, tmp_path: Path) -> None:
+def test_the_variable_cuda_visible_devices_is_interpreted_like_in_torch(visible: str, count: int, tmp_path: Path) -> None:
     code = "print(torch.cuda.device_count())"
     script = tmp_path / "count.py"
     script.write_text("import torch\n" + code, encoding="utf-8")
@@ -393,7 +393,7 @@ print(said(z.backward)[:150])
 
 
 @VALUES
-def test_calls_that_the_cpu_checks_differently_are_rejected_as_on_a_gpu(values: str, tmp_path: Path) -> None:
+def test_wrong_calls_raise_the_gpu_errors_where_the_cpu_checks_differ(values: str, tmp_path: Path) -> None:
     """The expected texts are those of the CUDA build of PyTorch 2.14.1 on the simulated device."""
     code = """
 S = M.to_sparse()

@@ -23,7 +23,7 @@ def test_the_table_contains_150_combinations_of_devices() -> None:
 
 @pytest.mark.program
 @pytest.mark.parametrize("values", ["recorded", "compute"])
-def test_each_call_with_mixed_devices_behaves_as_on_a_gpu(values: str, tmp_path: Path) -> None:
+def test_each_call_with_mixed_devices_behaves_like_on_a_gpu(values: str, tmp_path: Path) -> None:
     options = ("--clock", "virtual", "--values", values, "--trace", recording_of_something_else(tmp_path / "a100.msgpack"))
     command = [sys.executable, "-m", "tui.cli", "replay", *options, Path(mixed_devices.__file__), tmp_path / "results.tsv"]
     done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=120)

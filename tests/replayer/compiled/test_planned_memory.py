@@ -50,5 +50,5 @@ def test_a_value_that_a_later_kernel_reads_has_a_memory_block() -> None:
     ]  # fmt: skip
 
 
-def test_no_memory_is_planned_for_symbolic_shapes() -> None:
+def test_compiled_code_with_symbolic_shapes_gets_no_memory_plan() -> None:
     assert planned_requests(traced(lambda x, w: torch.mm(x, w), 2, "symbolic"), ops=1) is None

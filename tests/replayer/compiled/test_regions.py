@@ -114,7 +114,7 @@ for _ in range(3):
     assert names == ["other", "h2d", "forward", "optimizer"]  # in the phase "other", the script creates x on the CPU
 
 
-def test_a_cuda_graph_keeps_its_own_copy_of_an_input_for_backward() -> None:
+def test_a_cuda_graph_keeps_a_copy_of_its_input_for_the_backward_pass() -> None:
     """The script passes a temporary tensor to a forward pass that launches a CUDA graph. The tensor is freed, because the
     backward pass reads the graph's copy."""
     script = """

@@ -88,7 +88,7 @@ def test_pageable_copies_are_never_estimated_faster_than_pinned_copies() -> None
     assert PAGEABLE_GBPS < PINNED_GBPS
 
 
-def test_copies_with_unknown_host_memory_count_as_pinned_and_as_pageable() -> None:
+def test_copies_with_unknown_host_memory_count_for_pinned_and_pageable_rates() -> None:
     transfers = CopyCosts.of(_trace(("Memcpy HtoD (Host -> Device)", 20 * MB, 2 * MB)), SPEED)
     for pinned in (True, False):
         assert _cost(transfers, "h2d", pinned, 40 * MB) == (4 * MB, Origin.SCALED)

@@ -36,7 +36,7 @@ def test_ops_are_classified_by_kind_of_work() -> None:
     assert kind(op_work("softmax", ((64, 1000),))) == ("softmax",) and kind(op_work("sort", ((64, 1000),))) == ("memory",)
 
 
-def test_a_recurrent_layer_computes_its_time_steps_one_after_another() -> None:
+def test_a_recurrent_layer_computes_its_time_steps_in_sequence() -> None:
     lstm = ((5, 2, 3), (16, 3), (16, 4), (16,), (16,), (144,), (1, 2, 4))  # 5 time steps, 2 sequences, 3 inputs and 4 units.
     inputs, recurrent, gates = (1, 10, 16, 3), (1, 2, 16, 4), (1, ELEMENTWISE_COLUMNS)
     assert [(work.sizes, work.calls) for work in op_work("rnn", lstm)] == [(inputs, 1), (recurrent, 5), (gates, 5)]
@@ -99,7 +99,7 @@ def test_the_same_layer_at_another_batch_size_is_scaled_by_the_curve() -> None:
     assert costs.ratio("convolution", "float32", (before, ()), (after, ())) == pytest.approx(4, rel=0.25)
 
 
-def test_a_call_that_took_longer_than_estimated_scales_with_its_work() -> None:
+def test_the_time_of_a_slow_recorded_call_is_scaled_with_its_work() -> None:
     """If launch overhead matters, a product with half the rows takes more than half the time. If the product took 6.4 ms in
     the recording, half the rows take half the time."""
     before, after = ((64, 64), (64, 64)), ((32, 64), (64, 64))
@@ -141,7 +141,7 @@ def test_without_tensor_cores_images_are_not_transposed() -> None:
     assert last == first
 
 
-def test_a_transposed_convolution_multiplies_its_smaller_images() -> None:
+def test_the_flops_of_a_transposed_convolution_follow_from_its_smaller_images() -> None:
     """GIVEN a transposed convolution that doubles both sides of its images THEN each input pixel is multiplied by each weight
     once. Each output pixel gets a bias."""
     work, bias = op_work("convolution", ((8, 512, 24, 24), (512, 256, 2, 2), (256,)), outputs=((8, 256, 48, 48),))
@@ -166,7 +166,7 @@ def test_recording_half_of_a_convolution_backward_pass_does_not_change_its_estim
     assert scaled_ns == pytest.approx(costs.estimate("convolution_backward", whole, "float32").ns)
 
 
-def test_a_gpu_powered_by_its_slot_does_not_sustain_its_peak() -> None:
+def test_the_estimate_for_a_slot_powered_gpu_is_below_its_peak() -> None:
     assert peaks_of(card_of("Tesla T4"))[0] == pytest.approx(5640, rel=0.01)
     assert peaks_of(A100)[0] == 19_500
 
@@ -230,7 +230,7 @@ def test_a_gpu_without_measurements_is_estimated_between_the_measured_ones() -> 
     assert origin is Origin.CURVE and min(measured) * 0.7 < slower < max(measured) * 1.3
 
 
-def test_a_variant_of_a_measured_gpu_shares_only_its_curve() -> None:
+def test_a_variant_of_a_measured_gpu_uses_the_efficiency_curve_of_this_gpu() -> None:
     curves, work = EfficiencyCurves.installed(), ("matmul", (1, 4096, 4096, 4096), 3 * 4096 * 4096 * 4, 2 * 4096**3)
     slower, origin = curves.slower(*work, card_of("NVIDIA A100-SXM4-80GB"))
     assert origin is Origin.CURVE and slower == pytest.approx(curves.slower(*work, A100)[0], rel=0.02)
@@ -537,7 +537,7 @@ def test_the_second_cost_network_for_an_op_kind_gets_the_number_1() -> None:
         ("Tesla V100-PCIE-16GB", 14.0),
     ],
 )
-def test_a_board_powered_from_the_slot_sustains_less_than_its_peak(name: str, fp32_tflops: float) -> None:
+def test_a_gpu_powered_only_by_its_slot_cannot_sustain_its_peak_speed(name: str, fp32_tflops: float) -> None:
     gflops, _, _ = peaks_of(card_of(name))
     assert gflops == pytest.approx(1_000 * fp32_tflops, rel=1e-4)
 

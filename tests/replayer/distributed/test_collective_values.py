@@ -37,7 +37,7 @@ def test_values_of_all_ranks_are_concatenated_and_those_of_one_rank_are_selected
     assert listed(part_of_rank(concatenated, 1, [4, 0])(both)) == []
 
 
-def test_all_to_all_gives_each_rank_its_part_from_every_rank() -> None:
+def test_all_to_all_gives_each_rank_a_part_from_every_rank() -> None:
     """Rank 0 sends 1 and 2 values, and rank 1 sends 3 and 1 values. Rank 0 gets the first parts, and rank 1 the second
     parts."""
     exchanged = ranks([1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0], sends=[[1, 2], [3, 1]])
@@ -57,7 +57,7 @@ def test_values_are_stored_in_the_outputs_only_if_the_sizes_agree(
     assert [output.tolist() for output in outputs] == expected
 
 
-def test_a_message_contains_all_values_or_one_repeated_value_or_no_value() -> None:
+def test_a_message_between_ranks_contains_all_values_one_value_or_none() -> None:
     payload = torch.tensor([1.5, -2.0]).view(torch.uint8).numpy().tobytes()
     assert listed(values_in(RankMessage(0, "all_gather", 8, "float32", payload=payload)).values) == [1.5, -2.0]
     assert listed(values_in(RankMessage(0, "all_gather", 12, "float32", uniform=2.0)).values) == [2, 2, 2]

@@ -78,7 +78,7 @@ def test_the_error_handling_mode_decides_what_happens_to_a_rank_that_is_late(
     assert waited == [waits_until_ns]
 
 
-def test_a_late_rank_passes_a_barrier_without_error_handling(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_error_handling_a_late_rank_passes_a_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "gpu", lambda: SimpleNamespace(clock=SimpleNamespace(speed=1)))
     monkeypatch.setenv("NCCL_ASYNC_ERROR_HANDLING", "0")
     Watchdog(1, 10.0).check(RankMessage(120 * S, "barrier", 0, ""), {0: 100 * S, 1: 120 * S})

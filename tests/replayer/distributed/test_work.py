@@ -174,7 +174,7 @@ def test_a_captured_collective_completes_with_its_replay(
     assert work.is_completed() is completed
 
 
-def test_a_captured_collective_combines_values_only_if_they_were_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_captured_collective_combines_only_values_that_the_ranks_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     assigned: list[Any] = []
     monkeypatch.setattr(module, "convert_each", lambda messages, convert: messages)
     monkeypatch.setattr(collective_values, "assign", lambda outputs, combined: assigned.append(combined))

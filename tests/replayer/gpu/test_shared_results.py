@@ -18,7 +18,7 @@ def _in_a_fork(call: Callable[..., object], *args: bytes) -> None:
     assert os.waitpid(process, 0)[1] == 0
 
 
-def test_a_result_of_one_process_is_found_in_another() -> None:
+def test_a_cached_result_of_one_process_is_found_in_another_process() -> None:
     results = SharedResults(1 << 12)
     assert results.find(b"a") is None
     _in_a_fork(results.add, b"a", b"first")
@@ -44,7 +44,7 @@ def test_a_rank_waits_for_the_rank_that_computes_a_result() -> None:
     os.waitpid(process, 0)
 
 
-def test_a_rank_waits_once_for_a_result_that_never_comes() -> None:
+def test_a_rank_waits_only_once_for_a_result_that_never_arrives() -> None:
     """GIVEN a rank that has looked up a key without adding a value WHEN another rank looks up this key THEN the second rank
     waits 25 ms. At its next look-up, it does not wait."""
     results = SharedResults(1 << 12)

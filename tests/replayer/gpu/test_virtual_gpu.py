@@ -33,7 +33,7 @@ def started(trace: Trace | None = None) -> tuple[VirtualGpu, FakeClock, Log]:
     return gpu, clock, log
 
 
-def test_a_launch_does_not_wait_and_synchronize_waits_for_the_kernel() -> None:
+def test_a_launch_returns_immediately_and_synchronize_waits_for_the_kernel() -> None:
     gpu, clock, _ = started()
     before_ns = clock.now_ns()
     gpu.launches.launch(MM, 0)
@@ -259,7 +259,7 @@ def test_the_timeline_contains_each_allocation_and_free_and_the_resulting_totals
     ("given", "sizes"),
     [((), [16 << 30, 4 << 30]), ((8 << 30,), [8 << 30, 8 << 30]), ((1 << 30, 2 << 30), [1 << 30, 2 << 30])],
 )
-def test_a_device_has_the_recorded_memory_size_or_the_given_one(given: tuple[int, ...], sizes: list[int]) -> None:
+def test_the_memory_size_of_a_device_can_be_recorded_or_given(given: tuple[int, ...], sizes: list[int]) -> None:
     trace = one_kernel()
     trace.devices.append(Device(0, 1, "Small GPU", 4 << 30, outside_bytes=300 << 20))
     gpu = VirtualGpu(trace, 0, FakeClock(), Log(), config=ReplayConfig(gpu_memory_bytes=given))  # type: ignore[arg-type]
@@ -300,7 +300,7 @@ def test_a_copy_between_devices_uses_the_current_streams_of_both() -> None:
     assert sides[0].ready_ns == sides[1].ready_ns > 0 == gpu.devices[0].default_stream.ready_ns
 
 
-def test_a_stream_waits_for_an_event_of_another_device() -> None:
+def test_a_stream_can_wait_for_an_event_of_another_device() -> None:
     gpu, _, log = two_devices()
     gpu.launches.launch(MM, 0)
     event = VirtualEvent()

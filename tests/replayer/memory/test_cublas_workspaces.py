@@ -202,7 +202,7 @@ def test_workspaces_are_kept_on_rocm() -> None:
     assert held() == 128 * MIB
 
 
-def test_amd_gpus_have_other_workspace_sizes() -> None:
+def test_amd_gpus_have_different_workspace_sizes() -> None:
     workspaces = BlasWorkspaces(Machine(hip="6.4"), [9, 9, 9], ["gfx942", "gfx90a", None])
     assert [workspaces.size_bytes(device) for device in range(3)] == [128 << 20, 32 << 20, 32 << 20]
     assert not workspaces.kept

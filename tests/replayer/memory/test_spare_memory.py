@@ -62,7 +62,7 @@ def test_a_container_with_a_high_limit_can_use_all_memory_of_the_machine(machine
     assert spare_memory.spare_host_bytes() == 7 * GIB
 
 
-def test_a_machine_without_control_groups_has_no_other_limit(machine: Path) -> None:
+def test_a_machine_without_control_groups_has_no_additional_memory_limit(machine: Path) -> None:
     (machine / "proc/self/cgroup").unlink()
     assert spare_memory.spare_host_bytes() == 7 * GIB
 

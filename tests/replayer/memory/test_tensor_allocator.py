@@ -59,7 +59,7 @@ def test_delayed_requests_give_the_same_blocks_and_statistics_as_immediate_reque
 
 
 @given(st.lists(st.lists(st.integers(0, 30 * MIB), max_size=4), max_size=6))
-def test_a_batch_of_requests_equals_the_same_requests_one_by_one(batches: list[list[int]]) -> None:
+def test_a_batch_of_memory_requests_gives_the_same_result_as_single_requests(batches: list[list[int]]) -> None:
     """GIVEN steps that repeat and become a cycle, and one additional request in the last step THEN the addresses agree."""
     at_once, single = (TensorAllocator(DeviceMemory(0, 8 << 30)) for _ in range(2))
     for step in range(5):
@@ -192,7 +192,7 @@ def test_allocations_are_not_delayed_while_a_memory_history_is_recorded() -> Non
     assert [entry["action"] for entry in history.entries][2:] == ["free_requested", "free_completed"]
 
 
-def test_a_private_pool_is_used_by_its_thread_until_it_is_left() -> None:
+def test_a_thread_uses_its_private_memory_pool_until_it_leaves_the_pool() -> None:
     """GIVEN a thread's own pool inside a pool of all threads THEN this thread gets memory from its own pool."""
     memory = DeviceMemory(0, 16 << 30)
     allocator = TensorAllocator(memory)

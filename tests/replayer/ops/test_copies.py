@@ -114,7 +114,7 @@ def test_copies_between_devices_are_peer_copies_and_needless_copies_are_skipped(
     assert x.to("cuda:0") is x and x.cuda() is x and x.to(x.device) is x and x.to(torch.float32) is x
 
 
-def test_a_read_returns_the_recorded_value_if_there_is_one() -> None:
+def test_a_read_returns_the_recorded_value_if_one_was_recorded() -> None:
     gpu = use()
     gpu.answers = {"aten::_local_scalar_dense": [2.5], "aten::copy_": [1.0, 2.0, 3.0]}
     x = torch.zeros(3, device="cuda")

@@ -36,7 +36,7 @@ def test_softmax_of_half_precision_can_return_float32_without_a_cast_op(name: st
     assert x.grad is not None and x.grad.dtype is dtype
 
 
-def test_softmax_of_other_dtypes_casts_as_usual() -> None:
+def test_other_softmax_calls_have_the_usual_result_dtypes() -> None:
     use()
     x = torch.empty(4, 8, device="cuda")
     assert x.softmax(0).dtype is torch.float32 and x.softmax(0, dtype=torch.float64).dtype is torch.float64
@@ -80,7 +80,7 @@ def test_composite_ops_that_have_a_kernel_are_not_decomposed() -> None:
 
 
 @pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm"), reason="PyTorch before 2.9")
-def test_rms_norm_with_a_weight_of_another_dtype_is_decomposed() -> None:
+def test_rms_norm_is_decomposed_if_its_weight_has_a_different_dtype() -> None:
     gpu = use()
     before = len(gpu.launched_ops)
     with pytest.warns(UserWarning, match="Mismatch dtype"):

@@ -134,7 +134,7 @@ def _pair(name: str) -> tuple[nn.Module, tuple[Any, ...], nn.Module, tuple[Any, 
     return host, on_host, copy.deepcopy(host).cuda(), tuple(value.detach().cuda() for value in on_host)
 
 
-def test_layers_train_as_on_the_cpu() -> None:
+def test_layers_train_the_same_on_gpu_and_cpu() -> None:
     use(name="NVIDIA A100-SXM4-40GB")
     failures = []
     for name in LAYERS:
@@ -204,7 +204,7 @@ def test_cudnn_accepts_batch_first_data_without_a_transpose() -> None:
 
 
 @pytest.mark.parametrize("cell_class", ["LSTMCell", "GRUCell"])
-def test_recurrent_cells_check_sizes_as_pytorch_does(cell_class: str) -> None:
+def test_recurrent_cells_check_sizes_like_pytorch(cell_class: str) -> None:
     use()
     cell, x = getattr(nn, cell_class)(6, 4).cuda(), torch.rand(2, 6, device="cuda")
     for given, hidden, message in (
@@ -217,7 +217,7 @@ def test_recurrent_cells_check_sizes_as_pytorch_does(cell_class: str) -> None:
             cell(given, (state, state) if cell_class == "LSTMCell" else state)
 
 
-def test_batch_norm_checks_sizes_as_pytorch_does() -> None:
+def test_batch_norm_checks_sizes_like_pytorch() -> None:
     use()
     x, three, four = (torch.ones(size, device="cuda") for size in ((2, 3, 5), 3, 4))
     with pytest.raises(RuntimeError, match="running_mean should contain 3 elements not 4"):

@@ -82,7 +82,7 @@ def nested() -> Trace:
     return make_recording([("forward", 0, 30)], [outer, Op("aten::mm", 12, 4, kernel=(20, 5), shapes=((32, 4), (4, 2)))])
 
 
-def test_an_op_inside_a_layer_is_not_another_layer() -> None:
+def test_an_op_inside_a_layer_does_not_count_as_a_layer() -> None:
     trace = nested()
     found = layers_of(trace)
     assert [trace.strings[int(trace.host.name[layer.row])] for layer in found] == ["aten::linear", "aten::mm"]

@@ -62,7 +62,7 @@ def test_a_prediction_from_a_recording_with_missing_kernels_has_no_expected_erro
         ("host", (100, 0.5), (80, 1.5), 120),  # The GPU time of 120 ns exceeds the host time.
     ],
 )
-def test_a_changed_gpu_time_also_changes_unprofiled_steps(
+def test_a_changed_kernel_time_also_changes_the_unprofiled_steps(
     limit: str, before: tuple[int, float], after: tuple[int, float], step_ns: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def clean_and_profiled() -> Trace:
@@ -107,7 +107,7 @@ def test_waits_for_data_take_time_in_proportion_to_the_batch_size(batch: int, st
     assert "data loading is assumed to take time in proportion to the batch size" in found.notes
 
 
-def test_the_device_times_of_steps_without_kernels_move_with_the_host() -> None:
+def test_device_times_of_steps_without_kernels_shift_with_the_host_times() -> None:
     recorded = training(steps=8)
     recorded.device = recorded.device.take(recorded.device.start_ns >= recorded.steps.start_ns[4])
     recorded.steps.kind[:] = [StepKind.STEADY] * 4 + [StepKind.PROFILED] * 4

@@ -92,7 +92,7 @@ def test_only_dimensions_that_contain_the_batch_size_grow_with_the_batch(
     assert known.for_batch(32, op, shapes) == shapes
 
 
-def test_another_sequence_length_scales_dimensions_of_length_and_length_squared() -> None:
+def test_a_new_sequence_length_scales_linear_and_quadratic_dimensions() -> None:
     known = BatchShapes(32, LAYERS, (71, 128))
     assert known.for_batch(32, "convolution", ((32, 64, 1, 2556), (64, 64, 1, 1))) == ((32, 64, 1, 8256), (64, 64, 1, 1))
     assert known.for_batch(64, "addmm", ((512,), (2272, 128), (128, 512))) == ((512,), (8192, 128), (128, 512))
@@ -536,7 +536,7 @@ def test_the_recorded_batch_is_read_from_the_first_input_with_two_dimensions() -
         ((155, 300, 20), 316),
     ],
 )
-def test_a_kernel_starts_after_its_launch_and_the_kernels_it_waits_for(
+def test_a_kernel_starts_after_its_launch_and_after_kernels_that_it_waits_for(
     durations_us: tuple[int, int, int], start_us: int
 ) -> None:
     """A kernel is launched at 21 us on stream 8. In the recording, this kernel starts 1 us after the end of a kernel on stream

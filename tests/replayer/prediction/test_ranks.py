@@ -127,7 +127,7 @@ def test_additional_ranks_never_increase_the_parameters_per_rank(sizes: dict[str
 
 
 @pytest.mark.parametrize("around", [0, 1])
-def test_every_unit_except_a_root_without_parameters_is_gathered(around: int) -> None:
+def test_each_fsdp_unit_is_gathered_unless_it_is_a_root_without_parameters(around: int) -> None:
     """GIVEN three blocks of two matrix products THEN each block has an all-gather of its parameters. The root has an
     all-gather only if a product outside the blocks has parameters."""
     products = [(4, 8)] * around + [(2, 3), (3, 2)] * 3

@@ -32,7 +32,7 @@ from traces.model.trace import NONE
         (60_000, 100_001 + WAIT_FOLLOWED_NS, 150_000, 5_000 + 40_001 + WAIT_FOLLOWED_NS),
     ],
 )
-def test_a_wait_for_a_kernel_moves_with_the_kernels_end(start_ns: int, end_ns: int, new_end_ns: int, delay_ns: int) -> None:
+def test_if_a_kernel_ends_later_the_wait_for_it_ends_later(start_ns: int, end_ns: int, new_end_ns: int, delay_ns: int) -> None:
     # GIVEN a kernel that ended at 100 us, and a host that begins to wait 5 us late
     host = _HostTime()
     host.add(0, 0)

@@ -80,7 +80,7 @@ def test_the_number_of_heads_is_the_width_divided_by_the_head_size(head_size: in
         split_of(attention(head_size), ranks=2 * heads)
 
 
-def test_heads_are_not_counted_if_they_do_not_fill_the_width() -> None:
+def test_attention_heads_are_not_counted_if_they_do_not_fill_the_width() -> None:
     assert split_of(attention(3), ranks=4).pairs == 1
 
 

@@ -18,7 +18,7 @@ def test_a_loss_falls_with_each_training_step_and_an_accuracy_rises() -> None:
     assert shares[0] == 0.5 and shares == sorted(set(shares)) and shares[-1] < 1
 
 
-def test_loops_that_wait_for_a_small_loss_or_for_a_condition_finish() -> None:
+def test_loops_that_wait_for_a_small_loss_or_a_condition_end() -> None:
     assumed, rounds = AssumedValues(lambda: 0), 0
     while assumed.loss() > 1e-6:
         assumed.note_scalar()

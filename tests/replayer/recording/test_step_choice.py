@@ -33,7 +33,7 @@ def _after(name: str, until_us: int) -> RecordedPhases:
 
 
 @pytest.mark.parametrize("kinds", ["WWSSPPPSSS", "WWPPPSSSSS", "WWSSSSPPSS", "WWSSPPPAAA"])
-def test_a_step_replays_a_recorded_step_with_as_many_passes(kinds: str) -> None:
+def test_a_step_replays_a_recorded_step_with_the_same_number_of_passes(kinds: str) -> None:
     """GIVEN alternating steps of two trainers WHEN a replay is longer than the recording THEN the steps of each trainer replay
     this trainer's recorded steps."""
     passes = "1121212121"
@@ -57,7 +57,7 @@ def test_a_step_with_consecutive_backward_passes_replays_a_profiled_step_of_its_
     assert [recording.choice.training(number).row for number in range(10)] == [4, 5] * 5
 
 
-def test_a_kind_of_step_that_was_not_profiled_replays_another_kind() -> None:
+def test_an_unprofiled_kind_of_step_replays_a_profiled_step_of_another_kind() -> None:
     recording = RecordedRun(_recorded("111112111112", "WSSPPSSSSSSS"))
     assert {recording.choice.training(number).row for number in range(1, 30)} == {3, 4}
 

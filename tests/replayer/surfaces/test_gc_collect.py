@@ -47,7 +47,7 @@ def test_garbage_collection_frees_the_memory_of_a_model_in_a_reference_cycle() -
 
 
 @pytest.mark.parametrize("is_frozen_by", ["the script", "the first of several ranks"])
-def test_objects_that_the_script_or_another_rank_has_frozen_stay_frozen(is_frozen_by: str) -> None:
+def test_objects_that_gc_freeze_exempted_from_collection_stay_exempt(is_frozen_by: str) -> None:
     """Frozen objects of several ranks share memory until one of the ranks unfreezes them."""
     gc.unfreeze()
     start()

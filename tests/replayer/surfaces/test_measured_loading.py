@@ -215,7 +215,7 @@ def test_training_and_evaluation_loaders_are_distinguished() -> None:
     assert sum(one.script_batches for one in server.loadings) == 10
 
 
-def test_a_loader_repeats_its_first_batch_for_every_batch() -> None:
+def test_a_loader_returns_its_first_batch_every_time() -> None:
     folder = data_folder()
     read = []
 

@@ -13,7 +13,7 @@ import torch
 from tests.replayer.fake_gpu import use
 
 
-def test_autocast_changes_gpu_ops_and_is_reported_as_cuda() -> None:
+def test_autocast_changes_gpu_ops_and_reports_the_device_type_cuda() -> None:
     use()
     model, x = torch.nn.Linear(4, 2).cuda(), torch.ones(3, 4, device="cuda")
     assert not torch.is_autocast_enabled("cuda")
@@ -62,7 +62,7 @@ def test_deprecated_amp_names_apply_to_cuda() -> None:
     assert torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
 
 
-def test_autocast_applies_to_its_own_thread_only() -> None:
+def test_autocast_applies_only_to_the_thread_that_enabled_it() -> None:
     use()
     seen: list[bool] = []
     with torch.autocast("cuda"):

@@ -361,7 +361,7 @@ def test_new_generators_and_printed_tensors_break_a_capture() -> None:
         repr(torch.ones(2, device="cuda"))
 
 
-def test_a_graph_cannot_be_instantiated_before_its_capture() -> None:
+def test_an_empty_graph_without_a_capture_cannot_be_instantiated() -> None:
     start()
     with pytest.raises(RuntimeError, match=r"capture_end\(\) must have been called before calling instantiate"):
         torch.cuda.CUDAGraph(keep_graph=True).instantiate()
@@ -386,7 +386,7 @@ def test_only_a_graph_captured_with_keep_graph_can_be_instantiated() -> None:
         graph.pool()
 
 
-def test_a_kept_graph_has_handles_and_can_be_instantiated_again() -> None:
+def test_a_graph_captured_with_keep_graph_can_be_instantiated_again() -> None:
     """A graph with keep_graph=True has the handles that it has in PyTorch. Each instantiation has a new handle."""
     _, log = start()
     x, graph = torch.ones(4, 4, device="cuda"), torch.cuda.CUDAGraph(keep_graph=True)

@@ -25,7 +25,7 @@ def reserved_mib() -> int:
     return torch.cuda.memory_reserved() // MIB
 
 
-def test_a_pool_has_its_own_segments_until_it_is_deleted() -> None:
+def test_a_memory_pool_has_separate_segments_until_it_is_deleted() -> None:
     """PyTorch's allocator requests a segment of 20 MiB for a tensor of 3 MiB."""
     start()
     pool = memory.MemPool()

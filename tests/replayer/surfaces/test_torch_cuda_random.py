@@ -136,7 +136,7 @@ def test_random_numbers_advance_only_the_generator_that_is_used() -> None:
     assert [g.get_offset() for g in (mine, *torch.cuda.default_generators)] == [4, 0, 4]
 
 
-def test_a_generator_of_another_device_is_rejected() -> None:
+def test_a_generator_of_a_different_device_is_rejected() -> None:
     use()
     on_gpu, on_cpu = torch.Generator("cuda"), torch.Generator()
     x = torch.zeros(3, device="cuda")

@@ -127,7 +127,7 @@ def test_dtensors_can_be_sharded_and_replicated_again() -> None:
     assert calls(run_ranks(2, body)[1])["all_gather_into_tensor"] == 2
 
 
-def test_a_functional_send_reaches_its_receive() -> None:
+def test_a_functional_send_reaches_the_matching_receive() -> None:
     if not hasattr(OPS, "isend"):
         pytest.skip("before torch 2.13 there was none")
 
@@ -141,7 +141,7 @@ def test_a_functional_send_reaches_its_receive() -> None:
     run_ranks(2, body)
 
 
-def test_a_dtensor_can_be_resharded_along_another_dimension() -> None:
+def test_a_dtensor_can_be_resharded_along_a_different_dimension() -> None:
     """GIVEN a 2 x 2 matrix with one row per rank WHEN it is sharded by columns THEN each rank has one column."""
 
     def body(rank: int) -> None:

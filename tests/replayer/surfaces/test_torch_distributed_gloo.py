@@ -391,7 +391,7 @@ def test_the_timeout_of_a_monitored_barrier_is_measured_on_the_clock_of_the_scri
     assert blocked_ms == 1_000.0 and error
 
 
-def test_a_monitored_barrier_of_a_group_without_virtual_gpus_only_calls_gloo() -> None:
+def test_without_virtual_gpus_a_monitored_barrier_only_calls_gloo() -> None:
     called: list[object] = []
     _monitored_barrier(lambda *args: called.append(args[1:]), HashStore())
     assert called == [(None, False)]

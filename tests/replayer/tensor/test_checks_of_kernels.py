@@ -284,7 +284,7 @@ def test_a_rejected_call_does_not_keep_its_tensors() -> None:
     assert set(kept_bytes(38)) == set(kept_bytes(MANY)) == {0}
 
 
-def test_large_calls_are_accepted_if_their_sizes_depend_on_each_other() -> None:
+def test_large_calls_with_interdependent_sizes_are_accepted() -> None:
     """In these calls, smaller sizes would break a relation between sizes, such as the number of blocks in an image."""
     use()
     half = partial(on_gpu, dtype=torch.float16)

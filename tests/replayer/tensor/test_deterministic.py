@@ -22,7 +22,7 @@ def test_memory_counts_as_freed_immediately_if_a_release_follows_each_request(si
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "complex64", "bool", "uint8", "int32", "int64"])
-def test_new_memory_is_filled_in_deterministic_mode_as_on_the_cpu(dtype: str) -> None:
+def test_deterministic_mode_fills_new_memory_with_the_same_values_on_gpu_and_cpu(dtype: str) -> None:
     use()
     of = {"dtype": getattr(torch, dtype)}
     calls: list[Callable[[torch.Tensor], torch.Tensor]] = [

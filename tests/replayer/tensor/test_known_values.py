@@ -79,7 +79,7 @@ def test_sums_and_means_of_many_equal_elements_equal_those_of_torch() -> None:
         assert reduce(filled).tolist() == reduce(host).tolist()
 
 
-def test_assumed_correct_predictions_are_no_more_than_the_labels() -> None:
+def test_assumed_correct_predictions_never_exceed_the_number_of_labels() -> None:
     """GIVEN the five likeliest classes of eight samples WHEN they are compared with the labels THEN eight results are true.
 
     In other comparisons, half of the elements are assumed to be true.
@@ -357,7 +357,7 @@ def test_batch_norm_of_a_known_batch_needs_no_gradient_of_the_batch() -> None:
     assert gradient.tolist() == [2.0, 2.0]
 
 
-def test_gradients_are_assumed_to_be_finite_so_a_scaler_keeps_its_scale() -> None:
+def test_a_gradient_scaler_keeps_its_scale_because_gradients_are_assumed_finite() -> None:
     """GIVEN random gradients with unknown values THEN the gradient scaler finds no infinity, and its scale is known."""
     use()
     scale, found = torch.full((1,), 8.0, device="cuda"), torch.zeros(1, device="cuda")

@@ -29,7 +29,7 @@ def unknown() -> torch.Tensor:
         "if a > b or b > a:\n    print('no')\n    raise RuntimeError('no')",
     ],
 )
-def test_conditions_with_unknown_values_are_decided_so_that_no_error_is_raised(lines: str) -> None:
+def test_unknown_conditions_get_answers_that_avoid_errors(lines: str) -> None:
     a, b = unknown(), unknown()
     m, n = torch.randn(8, 8, device="cuda"), torch.randn(8, 8, device="cuda")
     exec(lines, {"__name__": "__main__", "torch": torch, "a": a, "b": b, "m": m, "n": n})
@@ -47,7 +47,7 @@ def test_unknown_conditions_that_cause_no_error_get_the_default_answer() -> None
     assert 100 < asked < 2000  # a script's loop must end, although its condition is unknown
 
 
-def test_an_assertion_on_a_known_value_still_fails() -> None:
+def test_an_assertion_on_a_known_value_fails_correctly() -> None:
     """The script wrote the value itself, so the value is known."""
     with pytest.raises(AssertionError):
         exec("assert a > 3", {"__name__": "__main__", "a": torch.tensor(2.0).cuda()})

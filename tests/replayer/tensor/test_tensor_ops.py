@@ -496,7 +496,7 @@ def test_a_cpu_tensor_made_from_a_storage_has_the_elements_of_the_storage() -> N
     assert torch.tensor(memory).shape == (2,)  # without a dtype, PyTorch reads int64
 
 
-def test_a_storage_of_another_dtype_is_rejected() -> None:
+def test_a_storage_with_the_wrong_dtype_is_rejected() -> None:
     use()
     data = torch.ones(2, device="cuda")
     expected = r"Expected a Storage of type float or .* but got type Half"

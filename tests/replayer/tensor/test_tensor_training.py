@@ -59,7 +59,7 @@ def _train(make: Callable[[], nn.Module], shape: tuple[int, ...], device: str) -
     return out, model
 
 
-def test_modules_train_as_on_the_cpu() -> None:
+def test_modules_train_the_same_on_gpu_and_cpu() -> None:
     use()
     failures = []
     for name, (make, shape) in MODULES.items():
@@ -100,7 +100,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-def test_optimizers_launch_the_same_ops_as_on_a_gpu() -> None:
+def test_optimizers_launch_the_same_ops_as_with_a_real_gpu() -> None:
     gpu = use()
     failures = []
     for name, make in OPTIMIZERS.items():
@@ -123,7 +123,7 @@ def test_optimizers_launch_the_same_ops_as_on_a_gpu() -> None:
     assert not failures, "\n".join(failures)
 
 
-def test_an_averaged_model_is_updated_with_foreach_kernels_as_on_a_gpu() -> None:
+def test_an_averaged_model_is_updated_with_foreach_kernels() -> None:
     gpu = use()
     model = nn.Linear(6, 8).cuda()
     averaged = torch.optim.swa_utils.AveragedModel(model)

@@ -43,7 +43,7 @@ def test_a_call_matches_an_outer_op_and_gets_the_kernels_of_its_children() -> No
     assert segment.unmatched() == []
 
 
-def test_a_recorded_call_used_by_another_shape_can_still_be_matched_exactly() -> None:
+def test_a_call_that_an_inexact_match_used_can_still_match_exactly() -> None:
     recording = RecordedRun(make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
     segment = StepMatcher(recording.choice.training(0), recording.keys, {}).segment("forward")
     lent = segment.match(signature("aten::mm", (9, 9)))
@@ -267,7 +267,7 @@ def test_the_remaining_recorded_work_is_known_if_four_of_five_calls_match(matche
 
 
 @pytest.mark.parametrize(("follows", "left"), [("aten::sum", True), ("aten::cat", False)])
-def test_ops_after_the_last_model_call_are_not_another_model_call(follows: str, left: bool) -> None:
+def test_ops_after_the_last_model_call_do_not_form_a_new_call(follows: str, left: bool) -> None:
     """GIVEN a recorded step with two sums and two more ops WHEN a new step has called two sums THEN another model call is
     expected only if the two more ops are also sums."""
     names = ["aten::sum", "aten::sum", follows, follows]

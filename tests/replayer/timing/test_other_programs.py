@@ -178,7 +178,7 @@ def test_a_model_with_one_layer_less_gets_no_time_for_the_missing_layer() -> Non
 
 
 @pytest.mark.parametrize(("count", "sameness"), [(7, Sameness.OTHER_PROGRAM), (8, Sameness.SAME_PROGRAM)])
-def test_a_model_with_another_number_of_layers_is_a_different_program(count: int, sameness: Sameness) -> None:
+def test_a_model_with_a_different_number_of_layers_is_a_different_program(count: int, sameness: Sameness) -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 5 + count)) for i in range(8)]
     recorded, other = (make_recording([("forward", 0, 100)], ops[:n], steps=2) for n in (8, count))
     other.device.duration_ns += 1  # This makes the traces different runs.

@@ -92,7 +92,7 @@ def test_a_recorded_op_used_for_scaling_is_not_replayed_a_second_time() -> None:
     assert charged[Origin.PHASE] == charged[Origin.EXACT] == 0
 
 
-def test_an_op_with_the_name_of_another_release_is_an_equivalent_match() -> None:
+def test_an_op_matches_the_equivalent_op_name_of_another_release() -> None:
     bn = Op("aten::cudnn_batch_norm", 110, 20, kernel=(118, 50), shapes=((4, 8, 2, 2), (8,), (8,)))
     stage = Stage(make_recording([("forward", 100, 200)], [bn]))
     stage.op("aten::native_batch_norm", (4, 8, 2, 2), (8,), (8,), (8,), (8,))
@@ -320,7 +320,7 @@ def phase_grained(steps: int = 2) -> Trace:
     return trace
 
 
-def test_a_phase_grained_trace_paces_host_and_device_by_its_phases() -> None:
+def test_phase_times_alone_determine_the_pace_of_host_and_device() -> None:
     stage = Stage(phase_grained())
     for _ in range(3):
         stage.within("h2d", "aten::copy_")
@@ -438,7 +438,7 @@ def test_a_script_waits_in_the_phase_in_which_the_recording_waited(after: str) -
     assert {(end - start) // MS for start, end, _ in stage.log.steps[1:]} == {500}
 
 
-def test_a_loop_without_steps_takes_the_recorded_times_again() -> None:
+def test_a_loop_without_steps_repeats_the_recorded_times() -> None:
     ops = [*OPS[:2], Op("aten::never_called", 160, 10, kernel=(210, 5))]
     stage = Stage(make_recording([("forward", 100, 300)], ops))
     for _ in range(100):

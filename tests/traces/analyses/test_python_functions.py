@@ -107,7 +107,7 @@ def test_times_of_functions_are_means_per_step(from_stacks: bool) -> None:
     assert times[0] == tuple(2 * figure for figure in times[1])
 
 
-def test_functions_on_other_lines_are_matched_unless_ambiguous() -> None:
+def test_functions_that_moved_to_other_lines_are_matched_unless_ambiguous() -> None:
     def at(line: int, second: int) -> Trace:
         return made(
             (0, PYTHON, "train.py(8): step", 0, 90),

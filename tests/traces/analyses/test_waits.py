@@ -111,7 +111,7 @@ def test_a_copy_of_pinned_memory_does_not_wait() -> None:
     assert not len(host_waits(recorded([LAUNCH, ("cudaMemcpyAsync", 20, 30)], [KERNEL, copy]), 0))
 
 
-def test_a_loop_of_event_queries_counts_as_one_wait() -> None:
+def test_a_loop_that_queries_an_event_counts_as_one_wait() -> None:
     queries: list[Call] = [("cudaEventQuery", at, at + 2) for at in range(100, 5100, 100)]
     trace = recorded([LAUNCH, *queries], [KERNEL])
     # The query at 4900 us found the work running, and the query at 5000 us found it ended.
@@ -146,7 +146,7 @@ def test_a_wait_is_found_if_the_clocks_differ_by_microseconds() -> None:
     assert not len(host_waits(recorded([LAUNCH, ("cudaMalloc", 20, 4989.999)], [KERNEL]), 0))
 
 
-def test_a_copy_does_not_wait_for_another_stream() -> None:
+def test_a_copy_does_not_wait_for_work_on_another_stream() -> None:
     # GIVEN a call of cudaMemcpy for a copy within the GPU, which returns when a kernel on another stream ends
     copy = (0, 8, "Memcpy DtoD (Device -> Device)", 30, 40, 1)
     assert not len(host_waits(recorded([LAUNCH, ("cudaMemcpy", 4990, 5004)], [KERNEL, copy]), 0))

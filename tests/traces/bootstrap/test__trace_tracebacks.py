@@ -110,7 +110,7 @@ def warns(level: int) -> None:
 
 
 @pytest.mark.parametrize("warn", [partial(warns, 1), partial(warns, 2), partial(warns, 3), partial(warnings.warn, "careful")])
-def test_a_warning_shows_the_place_without_frames_of_this_tool(monkeypatch: pytest.MonkeyPatch, warn: Call) -> None:
+def test_a_warning_shows_the_place_in_the_script_instead_of_this_tool(monkeypatch: pytest.MonkeyPatch, warn: Call) -> None:
     """GIVEN a function that warns WHEN this tool's wrapper calls the function THEN the warning shows the same file and line as
     without the wrapper."""
     shown: list[tuple[str, int]] = []
@@ -126,7 +126,7 @@ def test_a_warning_shows_the_place_without_frames_of_this_tool(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("action", ["default", "module", "once"])
-def test_a_warning_is_shown_as_often_as_without_this_tool(monkeypatch: pytest.MonkeyPatch, action: Any) -> None:
+def test_this_tool_does_not_change_how_often_a_warning_is_shown(monkeypatch: pytest.MonkeyPatch, action: Any) -> None:
     """GIVEN two lines of a script that call a warning function twice THEN each line shows the warning as often as without this
     tool's wrapper."""
     shown: list[int] = []

@@ -167,7 +167,7 @@ def test_stages_are_exported_to_their_threads_or_to_separate_tracks(tmp_path: Pa
     assert [back.strings[i] for i in back.parts.name] == [trace.strings[i] for i in trace.parts.name]
 
 
-def test_an_empty_trace_is_still_json(tmp_path: Path) -> None:
+def test_an_empty_trace_is_exported_as_valid_json(tmp_path: Path) -> None:
     assert [e["ph"] for e in _export(Trace(), tmp_path)["traceEvents"]] == ["M"] * 3
 
 

@@ -104,7 +104,7 @@ def nothing_is_new_or_gone(found: Changes) -> bool:
     return not any((found.ops.added, found.ops.gone, found.kernels.added, found.kernels.gone))
 
 
-def test_a_kernel_that_two_ops_launch_is_compared_separately_for_each_op() -> None:
+def test_a_kernel_name_that_two_ops_launch_is_compared_for_each_op() -> None:
     # GIVEN a GPU on which mm and addmm run the same kernel, and a GPU on which each op runs a different kernel
     before = recording(("aten::mm", "tile_a"), ("aten::addmm", "tile_a", "tile_a"))
     after = recording(("aten::mm", "tile_b"), ("aten::addmm", "tile_b", "tile_c"))

@@ -452,7 +452,7 @@ def test_phases_are_compared_by_means_if_steps_are_compared_by_means() -> None:
     assert sum(of.replayed_median_ns for of in phases) == pytest.approx(result.steps.replayed_mean_ns, abs=10)
 
 
-def test_communication_and_compiled_code_of_only_one_trace_are_compared() -> None:
+def test_communication_and_compiled_code_are_compared_if_only_one_trace_has_them() -> None:
     alone, communicating = training(), training()
     communicating.device.name[:5] = communicating.strings.add("ncclDevKernel_AllReduce_Sum_f32_RING_LL")
     for first, second in ((alone, communicating), (communicating, alone)):

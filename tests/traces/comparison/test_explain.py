@@ -115,7 +115,7 @@ def test_slower_kernels_are_named_with_their_counts() -> None:
     assert "1 -> 1 a step, on the GPU" in kernels[0].text
 
 
-def test_explain_names_a_slower_op_but_not_its_renamed_kernel() -> None:
+def test_explain_names_a_slower_op_even_if_its_kernel_was_renamed() -> None:
     """GIVEN a convolution by cuDNN WHEN the second trace has a slower convolution by MIOpen THEN the op is named as slower,
     although its name and the name of its kernel differ."""
     other = training()

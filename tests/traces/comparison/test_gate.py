@@ -80,7 +80,7 @@ def test_the_memory_budget_compares_the_rise_per_step_if_totals_are_not_comparab
     assert (change.value, change.passed) == (0.0, True)
 
 
-def test_a_budget_for_an_unknown_figure_fails(tmp_path: Path) -> None:
+def test_a_budget_fails_if_its_figure_is_unknown(tmp_path: Path) -> None:
     budgets = read_budgets(written(tmp_path, 'memory_peak = "1 GiB"', 'matched = "90 %"', "same_program = true"))
     result = check(budgets, compare(phase_grained(), phase_grained()))
     assert gate_line(result) == "gate FAILED: memory_peak is unknown, matched is unknown; passed: same_program yes"

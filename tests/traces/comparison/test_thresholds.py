@@ -190,7 +190,7 @@ def test_every_threshold_is_imported_by_some_file(module: ModuleType) -> None:
     assert PAGE.users(module.__name__).keys() == PAGE.constants_of(module).keys()
 
 
-def test_a_threshold_without_its_origin_is_an_error(tmp_path: Path) -> None:
+def test_a_threshold_must_state_its_origin(tmp_path: Path) -> None:
     module = ModuleType("numbers_of_a_test")
     module.__file__ = str(tmp_path / "numbers.py")
     vars(module).update(LONG=2, SHORT=1)

@@ -412,7 +412,7 @@ def test_the_innermost_call_at_a_time_includes_its_first_and_last_nanosecond() -
 
 
 @pytest.mark.parametrize("problem", ["lost-kernel", "unfinished-launch", "truncated-file"])
-def test_launches_without_kernels_are_counted_only_if_the_profile_lost_kernels(problem: str) -> None:
+def test_launches_without_kernels_count_as_lost_only_if_the_profile_lost_kernels(problem: str) -> None:
     """GIVEN a launch with a kernel, a launch without a kernel, and a nested launch THEN only the launch without a kernel is
     counted. Ops and copies do not count."""
     trace = Trace(problems={problem: 1})

@@ -694,7 +694,7 @@ def test_a_recording_without_step_marks_or_training_is_one_inference_step() -> N
     assert seen([kernel(1, 2)]) == ("whole", ["EVALUATION"], [7])  # the kernel runs from 2 to 7 us
 
 
-def test_models_trained_in_turn_with_other_optimizers_make_steps() -> None:
+def test_models_trained_alternately_with_separate_optimizers_form_steps() -> None:
     """GIVEN a recording without step marks WHEN three steps use SGD and the next three steps use Adam THEN all six are training
     steps."""
     of_sgd = [event for start in (0, 100, 200) for event in training_step(start)]
@@ -1004,7 +1004,7 @@ def test_the_format_version_of_a_file_is_recognized(
     assert era(bare, header, kinds, TsUnit.of(header, [1, 2], exact_ns=False), fractional) == expected
 
 
-def test_a_backward_pass_of_the_compiler_is_not_one_of_the_script() -> None:
+def test_a_backward_pass_that_the_compiler_runs_does_not_count() -> None:
     """GIVEN training steps without marks that begin with a compilation WHEN the compiler runs a backward pass to trace the
     network THEN this pass does not count as a backward pass of the script."""
 

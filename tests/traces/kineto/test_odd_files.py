@@ -101,7 +101,7 @@ def test_a_kernel_longer_than_the_profiler_window_counts_as_zero() -> None:
     assert imported(window, span("aten::mm", 10, 1000), call(1, 20), kernel(30, 1000, 1)).problems == {}
 
 
-def test_a_step_mark_without_an_end_lasts_until_the_last_host_event() -> None:
+def test_a_step_mark_with_no_end_lasts_until_the_last_host_event() -> None:
     """GIVEN a step mark that begins at 10 us and ends long after the profile of 1000 us WHEN the last op ends at 410 us THEN
     the step ends at 410 us."""
     window = span("PyTorch Profiler (0)", 0, 1000, "Trace") | {"pid": "Spans"}

@@ -143,7 +143,9 @@ columns = st.lists(st.integers(0, 2**50), min_size=1, max_size=40)
 
 
 @given(columns)
-def test_library_cells_are_read_back_as_written(tmp_path_factory: pytest.TempPathFactory, values: list[int]) -> None:
+def test_library_cells_are_unchanged_after_writing_and_reading(
+    tmp_path_factory: pytest.TempPathFactory, values: list[int]
+) -> None:
     path = tmp_path_factory.mktemp("cells") / "g9.cells"
     batches = np.arange(1, len(values) + 1)
     phases_ns = {"forward": np.array(values), "backward": batches}
@@ -337,7 +339,7 @@ def test_the_library_finds_the_model_of_a_script_or_the_most_similar_one(own_lib
     assert not match_with(catalogue.cell("v100", "resnet18"), script).is_same
 
 
-def test_every_bundled_network_matches_only_itself(own_library: Path) -> None:
+def test_each_bundled_network_matches_no_other_network(own_library: Path) -> None:
     for model in catalogue.models("k80"):
         assert catalogue.match("k80", catalogue.cell("k80", model).workload).cell.model == model
 
@@ -406,5 +408,5 @@ def test_the_first_error_in_an_entry_is_described(changes: dict[str, Any], error
         ("A100 MIG 3g.20gb", "A100 MIG 3g.20gb"),
     ],
 )
-def test_a_gpu_name_selects_a_measured_gpu_or_else_a_data_sheet(typed: str, device: str) -> None:
+def test_a_gpu_name_selects_a_measured_gpu_or_a_data_sheet(typed: str, device: str) -> None:
     assert catalogue.device_named(typed) == device

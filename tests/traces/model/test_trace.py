@@ -67,7 +67,9 @@ CELLS = LibrarySteps(1, {}, ())
         (ReplayNotes("a", KINETO), Run(RECORDER, replay=ReplayNotes("a")), False),
     ],
 )
-def test_a_replay_belongs_to_the_recording_in_its_notes(notes: ReplayNotes | None, recorded: Run, is_replay_of: bool) -> None:
+def test_the_notes_of_a_replay_decide_to_which_recording_it_belongs(
+    notes: ReplayNotes | None, recorded: Run, is_replay_of: bool
+) -> None:
     assert Trace(runs={0: Run(replay=notes)}).is_replay_of(Trace(runs={0: recorded})) is is_replay_of
 
 

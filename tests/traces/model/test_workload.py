@@ -165,7 +165,7 @@ def test_a_retry_after_running_out_of_memory_replaces_the_batch_size() -> None:
         assert observer.signature is not None and observer.signature.inputs == (InputTensor((batch, 8), "float32"),)
 
 
-def test_at_another_batch_size_only_inputs_with_a_batch_dimension_change() -> None:
+def test_a_new_batch_size_changes_only_inputs_with_a_batch_dimension() -> None:
     """GIVEN an input with a batch dimension, one with a different first dimension, and a scalar WHEN the batch size changes
     THEN only the first input changes."""
     others = InputTensor((31, 32), "int64"), InputTensor((), "float32")

@@ -68,7 +68,7 @@ MODELS = [(name, card) for name, card in NAMES if len(name.removeprefix("AMD Ins
 
 
 @given(st.sampled_from([of for of in MODELS if of[0].replace(" ", "").isalnum()]), st.sampled_from("SGX09Z"))
-def test_a_gpu_name_with_another_letter_is_a_different_model(of: tuple[str, Card], letter: str) -> None:
+def test_a_gpu_name_with_a_different_letter_is_a_different_model(of: tuple[str, Card], letter: str) -> None:
     assert card_of(of[0] + letter) is not of[1]
 
 

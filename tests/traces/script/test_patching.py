@@ -52,7 +52,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     patches.undo()
 
 
-def test_a_function_is_replaced_in_all_modules_of_torch_and_no_others(modules: Any) -> None:
+def test_a_function_is_replaced_in_all_torch_modules_but_in_no_other_module(modules: Any) -> None:
     def function() -> str:
         return "torch's"
 

@@ -348,7 +348,7 @@ def test_without_an_optimizer_each_call_of_a_compiled_function_is_reported() -> 
     assert listener.seen.count(("module", True)) == 3
 
 
-def test_a_function_that_is_compiled_twice_has_one_number() -> None:
+def test_a_function_has_one_number_even_if_it_is_compiled_twice() -> None:
     numbers: list[int] = []
     listener: Any = Listener(is_open=False)
     listener.module_called = lambda number, grad_enabled: numbers.append(number)

@@ -103,7 +103,7 @@ def test_an_optimizer_after_backward_ends_steps_even_if_others_run_in_backward_h
     assert script.ended == "TTT"
 
 
-def test_accumulated_gradients_are_one_step() -> None:
+def test_several_backward_passes_before_an_optimizer_step_form_one_step() -> None:
     script = Script()
     for _ in range(2):
         for _ in range(4):

@@ -125,7 +125,7 @@ def test_a_trace_without_modules_does_not_count_as_faster() -> None:
     ]
 
 
-def test_an_op_in_only_one_trace_has_no_change_of_its_rate() -> None:
+def test_the_rate_of_an_op_in_only_one_trace_has_no_change() -> None:
     def rates(*ops: str) -> Analyses:
         return with_modules(rates=tuple(OpRates(op, "", "", 1, MS, None, 8, 2.0, 0.5, 8.0, 0.5, False) for op in ops))
 

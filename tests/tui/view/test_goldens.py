@@ -66,7 +66,7 @@ def test_the_app_draws_an_empty_trace_with_an_empty_ruler() -> None:
         assert (steps.split(), times.split()) == ([], [])
 
 
-def test_one_event_fills_the_picture() -> None:
+def test_a_picture_of_one_event_shows_this_event_at_full_width() -> None:
     lines = text_of(Window(whole(("t", one_event())), 40, 1)).splitlines()
     assert lines[2] == "cuda:0 stream 7      █relu_kernel" + "█" * 28
 

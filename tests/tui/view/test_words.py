@@ -108,7 +108,7 @@ def test_the_headline_of_a_single_trace_shows_its_gpu_and_step_time() -> None:
     assert headline(whole(("t", crowd())), 130)[0].text == "t: 4 x NVIDIA A100"
 
 
-def test_a_headline_for_many_devices_shows_the_least_and_most_busy() -> None:
+def test_a_headline_for_many_devices_shows_the_least_busy_and_the_busiest_device() -> None:
     text = " ".join(line.text for line in headline(whole(("t", crowd(devices=6))), 80))
     assert text.count("cuda:") == 2 and " to " in text
 

@@ -34,7 +34,7 @@ EXPLAINED = {
 
 
 @pytest.mark.parametrize("name", EXPLAINED)
-def test_every_block_is_placed_where_the_gpu_placed_it(shared_traces: Path, name: str) -> None:
+def test_each_block_gets_the_address_that_it_had_on_the_gpu(shared_traces: Path, name: str) -> None:
     """GIVEN the blocks that were free at the start WHEN the recorded events are replayed THEN all addresses and totals are the
     recorded ones."""
     events = device_events(shared_traces / f"{name}.json.gz")

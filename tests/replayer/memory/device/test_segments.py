@@ -17,7 +17,7 @@ def below_top(addresses: DriverAddresses, *sizes_mib: int) -> list[int]:
     return [(TOP - addresses.allocate(size * MIB)) // MIB for size in sizes_mib]
 
 
-def test_a_new_range_is_a_multiple_of_32_mib_below_all_others() -> None:
+def test_a_new_address_range_lies_below_all_other_ranges() -> None:
     assert below_top(DriverAddresses(0), 98, 100, 50, 31, 516) == [128, 256, 320, 352, 352 + 544]
 
 

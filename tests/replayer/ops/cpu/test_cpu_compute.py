@@ -88,7 +88,7 @@ def test_each_op_has_a_handler_or_is_decomposed_or_runs_on_the_cpu() -> None:
         assert compute.dispatch(op, (VirtualTensor,), (1,)) == (by, (1,), {})
 
 
-def test_an_op_on_two_tensor_classes_is_left_to_the_other_class() -> None:
+def test_an_op_on_two_tensor_classes_is_handled_by_the_other_class() -> None:
     compute = _Compute({}, {}, {})
     parameter = VirtualTensor.parameter_class
     for types, by in (

@@ -277,7 +277,7 @@ def test_cudnn_recurrent_layers_agree_with_torch(kind: str, mode: int, packed: b
     torch.testing.assert_close([found[0], *of_hidden, *found[3]], list(own))
 
 
-def test_flat_weights_are_views_of_one_tensor() -> None:
+def test_flattened_weights_are_views_of_one_tensor() -> None:
     weights = [torch.arange(6.0).view(2, 3), torch.arange(4.0), torch.arange(2.0).view(1, 2)]
     before = [weight.clone() for weight in weights]
     flat = FORMS[aten._cudnn_rnn_flatten_weight.default](weights, 4, 3, 2, 2, 0, 1, False, False)

@@ -86,7 +86,7 @@ def test_an_op_without_a_cuda_kernel_for_the_dtype_is_not_computed() -> None:
     assert not may_be_wider(aten.mm.default, [values, values], {}, refused.value)
 
 
-def test_only_dtypes_without_a_cpu_kernel_are_computed_in_a_wider_dtype() -> None:
+def test_a_dtype_is_widened_only_if_the_cpu_has_no_kernel_for_it() -> None:
     """GIVEN uint16 values and a boolean mask THEN only the values are widened. If all arguments are boolean, they are widened.
     int64 is never widened."""
     given: list[list[torch.dtype]] = []

@@ -11,7 +11,7 @@ from traces.model.trace import NONE, Trace
 from traces.model.workload import Sameness, WorkloadSignature
 
 
-def test_a_trace_with_another_optimizer_is_a_different_program() -> None:
+def test_a_trace_with_a_different_optimizer_is_a_different_program() -> None:
     def stepping(name: str) -> Trace:
         return training(made=[*calls(32), Call(f"Optimizer.step#{name}.step", "", 92, "step")])
 

@@ -66,7 +66,7 @@ def test_the_reported_op_order_describes_the_step_with_the_fewest_moved_calls(
 
 
 @pytest.mark.parametrize("shapes", [True, False])
-def test_another_order_of_ops_or_additional_ops_are_a_different_program(shapes: bool) -> None:
+def test_reordered_or_additional_ops_make_a_different_program(shapes: bool) -> None:
     """GIVEN layers of three ops WHEN two ops are swapped, or an additional op follows each layer THEN the program is
     different."""
 

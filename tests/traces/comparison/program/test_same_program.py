@@ -27,7 +27,7 @@ def test_traces_of_the_same_program_may_differ_in_length_and_speed(ours: int, th
     assert verdict_of(training(ours), training(theirs, stretch=pace))[0] is True
 
 
-def test_a_replay_with_other_op_names_is_the_same_program() -> None:
+def test_a_replay_with_renamed_ops_is_the_same_program() -> None:
     recorded = training()
     same, reason = verdict_of(recorded, replay_of(recorded))
     told = "100 % of the ops with GPU work in forward and loss have the same shapes, and 100 % have the same names"
@@ -82,7 +82,7 @@ def test_a_different_batch_size_is_named_in_the_reason() -> None:
     assert not compare(training(batch=32), training(batch=64)).within_tolerance
 
 
-def test_a_trace_with_other_ops_is_a_different_program() -> None:
+def test_a_trace_with_different_ops_is_a_different_program() -> None:
     others = [Call(f"aten::op{i}", f"{i + 2},7", 31 + i, f"kernel {i}") for i in range(4)]
     same, reason = verdict_of(training(), training(made=others))
     assert same is False and reason.startswith("other ops: only 0 %")
