@@ -9,8 +9,7 @@
 
     MemoryError +-- oom.OutOfMemory the virtual device is full; scripts get torch.OutOfMemoryError
 
-    ValueError
-    +-- settings.SettingsError   an allocator setting that PyTorch would refuse as well
+    ValueError +-- settings.SettingsError an allocator setting that PyTorch also rejects
 
     SystemExit
     +-- NotInLibrary             the library has no times for the script's model; the message is already printed
@@ -73,8 +72,7 @@ class NotEmulated(NotImplementedError):
 
 
 class NotExact(RuntimeError):
-    """With `--strict`, a replay raises this error if the script calls an op with input shapes that were not recorded for the
-    op."""
+    """A replay with `--strict` raises this error for an op call whose input shapes were not recorded for this op."""
 
     def __init__(self, op: str, shapes: tuple[Shape, ...], found: str) -> None:
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)

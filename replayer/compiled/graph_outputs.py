@@ -11,8 +11,9 @@ Note [Overwritten outputs]
     path's outputs that still exist. Using a marked output is an error. Later launches overwrite outputs without an error. After
     a graph that runs for the first time, PyTorch runs the rest of the path without CUDA graphs.
 
-    A step begins with the outermost call of a compiled function, if no backward pass is pending, or after
-    `torch.compiler.cudagraph_mark_step_begin` (`CUDAGraphTreeManager` in torch/_inductor/cudagraph_trees.py).
+    A step begins with the outermost call of a compiled function if no backward pass is pending. A call of
+    `torch.compiler.cudagraph_mark_step_begin` also begins a step (`CUDAGraphTreeManager` in
+    torch/_inductor/cudagraph_trees.py).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
 The rank that arrives last does not wait, so its kernel gives the duration of the collective.
 
 Note [Operations of a step]
-    A collective takes the recorded time of the collective at the same position in the step, because the network carried the
-    same other traffic at that time.
+    A collective takes the recorded time of the collective at the same position in the step. At that position, the network
+    carried the same other traffic.
 
 Note [Bytes on the wire]
     With n ranks and b input bytes per rank, an all-reduce moves 2b(n-1)/n bytes over each link of a ring. A reduce-scatter or

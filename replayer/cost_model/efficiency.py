@@ -7,13 +7,13 @@ The predictions come from small neural networks. The networks were trained on op
 measured on five GPUs (benchmarks/cost_tables.py).
 
 Note [GPUs without measurements]
-    A GPU with the same design and number of multiprocessors as a measured GPU uses the measured GPU's network. All other GPUs
+    A GPU uses the network of a measured GPU if both have the same design and the same number of multiprocessors. All other GPUs
     use the geometric mean of all networks.
 
 Note [Sustained clocks]
-    A GPU board with 75 W or less cannot sustain the clock rate in its data sheet. The FLOP/s per watt of such a board are
-    divided by the FLOP/s per watt of the largest board from the same manufacturing process. The clock rate is divided by the
-    square root of this ratio, because power grows with the square of the clock rate. A T4 therefore reaches 5.6 of 8.1 TFLOP/s.
+    A GPU board with 75 W or less cannot sustain the clock rate in its data sheet. The estimate compares the FLOP/s per watt of
+    such a board and of the largest board from the same manufacturing process. The clock rate is divided by the square root of
+    the ratio of these values. Power grows with the square of the clock rate. A T4 therefore reaches 5.6 of 8.1 TFLOP/s.
 
 Note [Shared lanes]
     A multiprocessor with 128 fp32 lanes (compute capability 8.6, 8.9, and 9.0 or later) cannot run loads and multiplications in

@@ -19,13 +19,14 @@
 
 Note [Strides from shapes]
     A recording has the shapes of an op's inputs, but no strides and no output shapes. A convolution's output has the shape of
-    the gradient in its backward pass (`ConvolutionOutputs`), or else the size of its input image.
+    the gradient in the convolution's backward pass (`ConvolutionOutputs`). If this shape is unknown, the output has the size of
+    the input image.
 
 Note [Batch normalization]
-    In training, cuDNN's kernels for contiguous images have one block of threads per channel, so an image with few channels does
-    not use all multiprocessors. On an H100 with 132 multiprocessors, 64 channels take 56 us, and 256 channels with four times
-    as many elements take 124 us. The kernels for channels_last images have many blocks. In evaluation, batch normalization
-    reads and writes each element once, and has many blocks.
+    In training, cuDNN's kernels for contiguous images have one block of threads per channel. An image with few channels
+    therefore does not use all multiprocessors. On an H100 with 132 multiprocessors, 64 channels take 56 us, and 256 channels
+    with four times as many elements take 124 us. The kernels for channels_last images have many blocks. In evaluation, batch
+    normalization reads and writes each element once, and has many blocks.
 
 Note [Softmax]
     PyTorch's kernels for a softmax over the last dimension have many blocks of threads. In a softmax over another dimension,

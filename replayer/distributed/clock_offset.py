@@ -6,8 +6,8 @@
 
 Note [Clocks of several processes]
     The ranks of a group exchange times in nanoseconds on the first rank's clock. Each rank reads its clock when it joins the
-    default group. Ranks on one machine (with the same boot id) also read the machine's monotonic clock at that moment, so times
-    can be converted exactly. Ranks on different machines compare the time of day, which must be synchronized.
+    default group. Ranks on one machine (with the same boot id) also read the machine's monotonic clock at that moment. Their
+    times can therefore be converted exactly. Ranks on different machines compare the time of day, which must be synchronized.
 """
 
 from __future__ import annotations

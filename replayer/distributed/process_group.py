@@ -385,7 +385,7 @@ class VirtualNccl(_NcclGroup):
 
     @contextmanager
     def coalescing(self) -> Iterator[list[WorkGroup]]:
-        """Send the calls of the `with` block in one NCCL group, and put the work of this group into the returned list."""
+        """Send the calls of the `with` block as one NCCL group. The work of this group is put into the returned list."""
         works: list[WorkGroup] = []
         self._start_coalescing(None)
         yield works

@@ -5,17 +5,17 @@
     messages = pending.messages()   # waits for missing ranks; [RankMessage, RankMessage], times on this rank's clock
 
 Note [One rank reads for all]
-    In a group of n ranks, the store would get n * n requests if each rank read the messages of all ranks. In groups of more
-    than `_ALL_READ_UP_TO` ranks, the first rank therefore reads all messages and posts them as one message. If the first rank
-    has ended or waits for another operation, another rank reads all messages itself.
+    If each of n ranks read the messages of all ranks, the store would get n * n requests. In groups of more than
+    `_ALL_READ_UP_TO` ranks, the first rank therefore reads all messages and posts them as one message. If the first rank has
+    ended or waits for another operation, another rank reads all messages itself.
 
 Note [Waits between ranks]
-    A waiting rank asks the store again after a pause, because the store's own wait logs every timeout and blocks the other
-    threads of the process. Pauses grow with the time waited, up to `_LONGEST_OF_ALL_PAUSES_S`. After `LIVENESS_CHECK_AFTER_S`,
-    the rank checks whether the missing ranks have ended, and whether ranks wait for each other. In larger groups, pauses are
-    longer and checks are rarer, to limit the number of requests to the store. The timeout is meant for ranks that hang. A
-    missing rank that uses the CPU or waits for a free CPU does not hang. This time therefore does not count, up to
-    `_BUSY_AT_MOST_S`.
+    A waiting rank asks the store again after a pause. The store's own wait function would log every timeout, and block the
+    other threads of the process. Pauses grow with the time waited, up to `_LONGEST_OF_ALL_PAUSES_S`. After
+    `LIVENESS_CHECK_AFTER_S`, the rank checks whether the missing ranks have ended, and whether ranks wait for each other. In
+    larger groups, pauses are longer and checks are rarer, to limit the number of requests to the store. The timeout is meant
+    for ranks that hang. A missing rank that uses the CPU or waits for a free CPU does not hang. This time therefore does not
+    count, up to `_BUSY_AT_MOST_S`.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class Wait:
     busy_s: float = 0.0
 
     def add_busy(self, waited_s: float, used_ns: dict[int, int]) -> None:
-        """Extend the timeout by the CPU time that other ranks have used since the last check, because a rank that uses the CPU
-        is not hanging."""
+        """Extend the timeout by the CPU time that other ranks have used since the last check. A rank that uses the CPU is not
+        hanging."""
         longest_ns = max((now_ns - self.used_ns.get(rank, now_ns) for rank, now_ns in used_ns.items()), default=0)
         busy_s = min(max(longest_ns, 0) * 1e-9, waited_s - self.looked_s)
         self.busy_s = min(self.busy_s + busy_s, _BUSY_AT_MOST_S)

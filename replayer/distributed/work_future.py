@@ -9,10 +9,10 @@
 (`ivalue::Future::invokeCallback`).
 
 Note [Futures in the backward pass]
-    DistributedDataParallel's Reducer reads a future's value in C++ in a callback at the end of the backward pass. The autograd
-    engine runs these callbacks in queue order, so each future queues a callback that makes the current stream wait. With
-    `static_graph`, the Reducer starts and reads all futures in one callback (`_delay_all_reduce`) of the first step. During
-    that callback, the current stream waits for each future as soon as the future is created.
+    At the end of the backward pass, a callback of DistributedDataParallel's Reducer reads the values of futures in C++. The
+    autograd engine runs these callbacks in queue order, so each future queues a callback that makes the current stream wait.
+    With `static_graph`, the Reducer starts and reads all futures in one callback (`_delay_all_reduce`) of the first step.
+    During that callback, the current stream waits for each future as soon as the future is created.
 """
 
 from __future__ import annotations

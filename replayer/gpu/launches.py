@@ -15,8 +15,8 @@ Note [Three entries per op]
     lock is needed. A list of tuples would give Python's garbage collector one more object per op.
 
 Note [Our own time]
-    A virtual clock is paused while the timeline is computed, because a real GPU works in parallel with its host. The clock is
-    not paused while ops are launched, because this takes time on a real host, too.
+    A virtual clock is paused while the timeline is computed, because a real GPU works in parallel with its host. Launching an
+    op also takes time on a real host, so the clock is not paused during launches.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ Note [Numbered steps]
     (traces/combining/replayed_ranks.py).
 
 Note [The host's time in a library call]
-    Published phase times already include the time in which the host launches the phase's ops. A virtual clock is therefore
-    paused while this machine runs the same calls (copies, the model, zero_grad, backward, step). The wall clock cannot be
-    paused, so a slow host makes a phase longer.
+    Published phase times already include the host's time for launching the phase's ops. A virtual clock is therefore paused
+    while this machine runs the same calls (copies, the model, zero_grad, backward, step). The wall clock cannot be paused, so a
+    slow host makes a phase longer.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class ScriptSteps:
             return
         self._has_warmed_up = True
         # `gc.freeze` excludes objects from garbage collection. Forked ranks share the memory of these objects. `gc.unfreeze`
-        # would write to this memory, so each rank would get a copy.
+        # would write to this memory, and each rank would then need its own copy.
         if "_trace_ranks" in sys.modules or gc.get_freeze_count():
             return
         gc.collect()

@@ -26,8 +26,8 @@ class Capacity(NamedTuple):
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
     """Return the recorded memory size of a GPU, or the size on its data sheet. `given_bytes` replaces this size.
 
-    Out-of-memory errors have the recorded text if the recording was made with the running release of PyTorch, and otherwise the
-    text of the running release.
+    If the recording was made with the running release of PyTorch, out-of-memory errors have the recorded text. Otherwise, they
+    have the text of the running release.
     """
     card = card_of(device.name)
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card.memory_bytes

@@ -6,9 +6,9 @@
     scratch.end()
 
 Note [Failed convolution workspaces]
-    If a convolution's workspace does not fit, PyTorch uses another algorithm of cuDNN for this and all later calls with the
-    same shapes (aten/src/ATen/native/cudnn/Conv_v7.cpp, AlgoIterator::try_all; Conv_v8.cpp, benchmark_cache). A replay
-    therefore requests such a workspace only once.
+    If a convolution's workspace does not fit, PyTorch chooses another algorithm of cuDNN. PyTorch then uses this algorithm for
+    all later calls with the same shapes (aten/src/ATen/native/cudnn/Conv_v7.cpp, AlgoIterator::try_all; Conv_v8.cpp,
+    benchmark_cache). A replay therefore requests such a workspace only once.
 
 Note [Winograd workspaces]
     For fp32 convolutions with a 3x3 window and stride 1, cuDNN uses the Winograd algorithm F(4x4, 3x3). In a V100's recording

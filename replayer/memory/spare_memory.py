@@ -1,4 +1,4 @@
-"""Says how much of this machine's memory a process can still take.
+"""Finds out how much memory of this machine a process can still use.
 
     spare_host_bytes()     # 7516192768 on a machine of 16 GiB, of which 8 GiB are available; None on macOS
 """

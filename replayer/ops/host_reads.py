@@ -9,7 +9,7 @@ Note [Where values come from]
     of the memory (`Allocation.known`), for example after `zeros`. Otherwise, it returns an assumed value (`AssumedValues`).
 
 Note [Reads in C++]
-    PyTorch's C++ code may read a value, for example if a script passes a GPU tensor as `alpha` of `add_`. The recorder does not
+    PyTorch's C++ code may read a value. For example, a script may pass a GPU tensor as `alpha` of `add_`. The recorder does not
     see these reads, so a replay uses no recorded value for them.
 """
 

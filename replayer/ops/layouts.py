@@ -12,8 +12,8 @@ Note [Nested tensors]
     CPU tensors, as on a GPU.
 
 Note [Parts of a sparse tensor]
-    The indices and the values of a sparse tensor each have memory on the virtual GPU, so `values()` is a view of the sparse
-    tensor. The dictionary `parts` maps each CPU storage to this memory.
+    The indices and the values of a sparse tensor have separate memory on the virtual GPU. Therefore, `values()` is a view of
+    the sparse tensor. The dictionary `parts` maps each CPU storage to this memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Uses a recording of one GPU to predict the step times of training with nn.DataParallel or DistributedDataParallel.
 
-* nn.DataParallel copies parameters and gradients from GPU to GPU in a ring, so the time hardly depends on the number of GPUs.
+* nn.DataParallel copies parameters and gradients from GPU to GPU in a ring. The time hardly depends on the number of GPUs.
 * nn.DataParallel replicates the model in Python. On the CPU, this takes longer than the model's forward pass.
 * nn.DataParallel runs the replicas in threads. The threads overlap, because PyTorch's ops release Python's global lock.
 * DistributedDataParallel sums gradients in buckets of 25 MiB during the backward pass.

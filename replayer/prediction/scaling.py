@@ -3,7 +3,7 @@
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-If the new GPU is estimated to run a kernel twice as fast, the kernel's recorded duration is halved.
+For example, if the estimate for the new GPU is half the estimate for the recorded GPU, the recorded duration is halved.
 """
 
 from __future__ import annotations

@@ -3,15 +3,14 @@
     steps = RecordingIndexer(trace, rank=0, keys=RecordedKeys(trace)).recorded_steps()
 
 Note [Active host time]
-    Host times exclude the time in which the host waited for the GPU, because the replayed host waits for the virtual GPU at the
-    same calls.
+    Host times exclude waits for the GPU. In a replay, the host waits for the virtual GPU at the same calls.
 
 Note [Start times of kernels]
-    On an idle stream, a kernel starts after the recorded delay since the end of the launch call. A queued kernel starts after
-    the previous kernel, with the recorded gap between the two kernels. If a kernel waited for a kernel on another stream, the
-    replayed kernel waits for that kernel, too. After a call of cudaStreamWaitEvent, the first kernel always waits in the
-    replay. In the recording, this kernel may have started without waiting. The replayed script may be faster, so the kernel may
-    have to wait.
+    On an idle stream, a kernel starts when the recorded delay since the end of the launch call has passed. A queued kernel
+    starts after the previous kernel, with the recorded gap between the two kernels. If a kernel waited for a kernel on another
+    stream, the replayed kernel waits for that kernel, too. After a call of cudaStreamWaitEvent, the first kernel always waits
+    in the replay. In the recording, this kernel may have started without waiting. The replayed script may be faster, so the
+    kernel may have to wait.
 
 Note [Gaps in CUDA graphs]
     The profiler makes the gaps between the kernels of a CUDA graph longer. In steps without the profiler, CUDA events measure
@@ -27,7 +26,7 @@ Note [Profiled and clean steps]
     host times of profiled steps to the speed of steps without a profiler.
 
 Note [Ops that call themselves]
-    With forward-mode autograd and nested torch.func transforms, an op calls itself, and may also call other ops. For example,
+    In forward-mode autograd and nested torch.func transforms, an op calls itself. The op may also call other ops. For example,
     `addmm` in forward-mode autograd calls `addmm` and `mm` twice. The replay sees these inner calls as separate ops. An outer
     op that launches no kernels itself therefore gets only the kernels of the inner call of the same op. Inner ops that only
     fill or copy tensors are not separated, because many ops prepare their results with such ops.
@@ -310,8 +309,7 @@ class RecordingIndexer:
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row != NONE else StepKind.STEADY for row in self.step_rows]
-        # Use the times of kernels if they were recorded, because the time between two CUDA events includes idle time of the
-        # GPU.
+        # Use the times of kernels if they were recorded. The time between two CUDA events would include idle time of the GPU.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()

@@ -11,16 +11,16 @@ Note [Models missing from the library]
     replay continues and marks its estimates.
 
 Note [Modules that compute the loss]
-    A script may call a module that contains the model and the loss, such as timm's ClassificationTask. Only the first input of
-    such a module is an input of the model. The other inputs are labels.
+    A script may call a module that contains both the model and the loss, such as timm's ClassificationTask. Only the first
+    input of such a module is an input of the model. The other inputs are labels.
 
 Note [Batches that did not fit]
-    If the library shows that a batch did not fit on the GPU, the virtual GPU gets only the memory of the largest fitting batch.
-    The virtual GPU's allocator then raises the out-of-memory error.
+    The library may show that a batch did not fit on the GPU. The virtual GPU then gets only the memory that the largest fitting
+    batch used. The virtual GPU's allocator then raises the out-of-memory error.
 
 Note [Batches that are known to fit]
-    The library does not contain the addresses of memory blocks, so the virtual GPU's memory may be more fragmented than on the
-    real GPU. If a batch was measured and did fit, the virtual GPU therefore also uses small pieces of free memory.
+    The library does not contain the addresses of memory blocks. The virtual GPU's memory may therefore be more fragmented than
+    the real GPU's memory. If a batch was measured and did fit, the virtual GPU therefore also uses small pieces of free memory.
 
 Note [The optimizer's share]
     The library has one time for loss, zero_grad, backward and optimizer together. The optimizer's part is computed for SGD with
@@ -216,8 +216,8 @@ class LibraryPace:
         return int(np.interp(measured_bytes, of_bytes, of_ns) * size_bytes / measured_bytes)
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step. Raises NotInLibrary after several steps with a batch that did not fit on the real GPU, because
-        the library has no step times for this batch."""
+        """End the training step. Raises NotInLibrary after several steps with a batch that did not fit on the real GPU. The
+        library has no step times for such a batch."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

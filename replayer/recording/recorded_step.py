@@ -140,7 +140,7 @@ class RecordedStep:
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """Return a copy of this step in which each phase takes at least as much CPU time as in the step `slow`."""
+        """Return a copy of this step. Each phase of the copy takes at least as much CPU time as in the step `slow`."""
         segments = {}
         for key in {**self.segments, **slow.segments}:
             if key[1] == LEADING and key not in slow.segments:

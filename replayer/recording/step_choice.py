@@ -7,22 +7,22 @@
 
 Note [Training steps of several kinds]
     Steps can differ: a GAN may train the critic in each step, and the generator in every fifth step. A replayed step takes its
-    times from a recorded step with the same numbers of backward passes and optimizer steps. If several steps have these
-    numbers, the times come from the steps that are most similar to the recorded step with the same number. Two steps are
-    similar if all phases that occur in only one of the steps are short. A step that starts the loader's processes, for example,
-    has a long phase "other". If some of the similar steps have exactly the same phases, only these steps provide times. A step
-    in which an epoch ends, for example, has an additional phase.
+    times from a recorded step with the same numbers of backward passes and optimizer steps. Several recorded steps may have
+    these numbers. In this case, the replay uses the steps that are most similar to the recorded step at the same position. Two
+    steps are similar if all phases that occur in only one of the steps are short. A step that starts the loader's processes,
+    for example, has a long phase "other". If some of the similar steps have exactly the same phases, only these steps provide
+    times. A step in which an epoch ends, for example, has an additional phase.
 
 Note [Windows of the profiler]
-    The recorder profiles further steps after a kind of step has occurred at least twice, for example when a script begins to
-    train another network (tracer/schedule.py). A replayed step therefore takes its times from the last profile that began at
-    most `STEPS_BEFORE_WINDOW` steps after it.
+    If a script begins a new kind of step, for example with another network, the recorder profiles such steps after at least two
+    of them (tracer/schedule.py). A replayed step therefore takes its times from the last profile that began at most
+    `STEPS_BEFORE_WINDOW` steps after it.
 
 Note [Training steps of several shapes]
-    The shapes of a step are not known before the step calls its first op. If the chosen recorded step lacks an op that the
-    script calls, and another recorded step has the op with the same shapes and dtypes in the same phase, the other step
-    provides the times. This also applies if the chosen step lacks the phase. If no recorded step has these shapes, as in a
-    batch of another length, the step with the most similar shapes provides the times.
+    The shapes of a step are not known before the step calls its first op. The chosen recorded step may lack an op that the
+    script calls. If another recorded step has this op with the same shapes and dtypes in the same phase, the other step
+    provides the times. This also applies if the chosen step lacks the phase. If no recorded step has these shapes, the step
+    with the most similar shapes provides the times. This happens, for example, if a batch has another length.
 """
 
 from __future__ import annotations

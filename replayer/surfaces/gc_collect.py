@@ -1,4 +1,4 @@
-"""Makes gc.collect free the objects that the replayer has frozen with `gc.freeze`.
+"""Makes gc.collect free the objects that the replayer has excluded from garbage collection with `gc.freeze`.
 
     del model; gc.collect(); torch.cuda.empty_cache()   # frees the memory of a model that is in a reference cycle
 """

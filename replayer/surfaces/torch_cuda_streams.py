@@ -227,7 +227,7 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
         gpu().streams.synchronize_event(self.virtual)
 
     def elapsed_time(self, end_event: TorchAny) -> float:
-        """Return the time until `end_event` in milliseconds. Raises an error, as on a real GPU, if an event was not recorded or
+        """Return the time until `end_event` in milliseconds. As on a real GPU, it is an error if an event was not recorded, or
         if the events belong to different GPUs."""
         require(isinstance(end_event, _CudaEventBase), "expected other to be a torch.cuda.Event object")
         if not (self.enable_timing and end_event.enable_timing):

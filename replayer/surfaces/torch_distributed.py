@@ -5,8 +5,9 @@
     dist.all_reduce(gradient)           # starts on the device when all ranks have arrived, takes the recorded time
 
 Note [Gloo's threads and the interpreter's lock]
-    The destructor of DistributedDataParallel's Reducer holds Python's global lock while it waits for gloo's threads, which need
-    this lock to free Python tensors. To avoid a deadlock, the replay keeps each process group until the process ends.
+    The destructor of DistributedDataParallel's Reducer waits for gloo's threads, and holds Python's global lock during this
+    wait. Gloo's threads need this lock to free Python tensors. To avoid a deadlock, the replay keeps each process group until
+    the process ends.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ Note [Results wait at once]
     which autograd fails without a CUDA device. In a replay, the current stream therefore waits when the collective is called.
 
 Note [Functional collectives of CPU tensors]
-    PyTorch's C++ code calls gloo directly, so torch_distributed_gloo.py would see neither the call nor the wait. The kernels
-    for CPU tensors therefore call the Python methods of the process group.
+    PyTorch's C++ code calls gloo directly. The module torch_distributed_gloo.py would see neither the call nor the wait. The
+    kernels for CPU tensors therefore call the Python methods of the process group.
 """
 
 from __future__ import annotations

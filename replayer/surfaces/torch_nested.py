@@ -2,7 +2,7 @@
 
     torch.nested.nested_tensor([[1.0, 2.0], [3.0]], device="cuda")
 
-PyTorch's C++ code cannot create virtual nested tensors, so their parts are moved to the virtual GPU one by one.
+PyTorch's C++ code cannot create virtual nested tensors. The replay therefore moves their parts to the virtual GPU one by one.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ def install(torch: ModuleType) -> None:
 
 
 def _with_several_names(module: TorchAny) -> list[list[tuple[TorchAny, str]]]:
-    """Return the names of each parameter that has several names, such as the weight of an embedding and of a linear layer."""
+    """Return the names of each parameter that has several names, such as a weight that an embedding and a linear layer
+    share."""
     places: dict[TorchAny, list[tuple[TorchAny, str]]] = {}
     for part in module.modules():
         for name, parameter in part._parameters.items():

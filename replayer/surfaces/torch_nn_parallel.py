@@ -8,9 +8,9 @@ Note [Threads of replicas]
     position in the recording of its parent. The parent continues with the latest time and position of all threads.
 
 Note [Replicas take turns]
-    If several replicas run on one GPU, the order of their launches depends on when Python switches threads. With `--clock
-    recorded`, the result must not depend on this order. So the launches are played after all replicas have returned: the first
-    op of each replica, then the second op of each replica, and so on.
+    If several replicas run on one GPU, Python's thread switches determine the order of their launches. With `--clock recorded`,
+    the result must not depend on this order. The launches are therefore simulated after all replicas have returned. First comes
+    the first op of each replica, then the second op of each replica, and so on.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ class OpBatchSchedule:
 
 @dataclass(slots=True, eq=False)
 class PhaseGrainBatch:
-    """Simulates many ops at once if the recording contains only total times of phases, not times of ops."""
+    """Simulates many ops at once. This class is used if the recording contains only total times of phases."""
 
     count: int
     signatures: list[OpSignature]

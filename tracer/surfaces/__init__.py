@@ -1,4 +1,5 @@
-"""Each file wraps one part of PyTorch. Each wrapper notifies the recorder of a call, and then calls PyTorch's function."""
+"""Wraps PyTorch's functions for the recorder. Each file wraps one part of PyTorch. Each wrapper notifies the recorder of a
+call, and then calls PyTorch's function."""
 
 from __future__ import annotations
 

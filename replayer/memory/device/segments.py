@@ -10,7 +10,7 @@ Note [Addresses]
 
     * The driver reserves ranges of addresses. A range is the first segment's size, rounded up to a multiple of 32 MiB.
     * A segment gets the lowest free addresses of the newest range that has room.
-    * A new range is placed as high as possible, in a gap that is at least 32 MiB larger than the range.
+    * A new range gets the highest possible address. The gap for the range must be at least 32 MiB larger than the range.
     * A range without segments is returned.
 """
 

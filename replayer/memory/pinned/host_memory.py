@@ -5,8 +5,8 @@
     del view                                   # the block is free, and stays locked for the next request
 
 Note [Frees of pinned blocks]
-    Python may free a block at any time and in any thread, so the block's finalizer only queues the block. The next request for
-    pinned memory processes the queue.
+    Python may free a block at any time and in any thread. The block's finalizer therefore only queues the block. The next
+    request for pinned memory processes the queue.
 """
 
 from __future__ import annotations

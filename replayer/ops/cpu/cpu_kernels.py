@@ -175,7 +175,7 @@ _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) 
 
 
 def _on_copy(op: TorchAny, data: torch.Tensor, *args: TorchAny, **options: TorchAny) -> TorchAny:
-    """Run an op on a copy of its input, because CPU kernels such as `cumsum` cannot write their output over their input."""
+    """Run an op on a copy of its input. CPU kernels such as `cumsum` cannot write their output to their input's memory."""
     return op(data.clone(), *args, **options)
 
 
