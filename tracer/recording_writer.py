@@ -8,8 +8,8 @@
 
 Note [The writing thread]
     The script's thread writes to the file at the end of a step, twice a second. If no step ends in time, a thread of the
-    recorder writes (`Recorder.write_regularly`). Writing in the script's thread takes a third of the CPU time, because another
-    thread waits for Python's global lock after each system call.
+    recorder writes (`Recorder.write_regularly`). Writing in the script's thread takes only a third of the CPU time. Another
+    thread would wait for Python's global lock after each system call.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from traces.model.trace import NONE, BatchKind, StepKind, Trace, Untimed
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals
 
-# number of steps that may wait in memory for the GPU; if more steps wait, the oldest are written without GPU times
+# maximum number of steps that wait in memory for the GPU; if more steps wait, the oldest steps are written without GPU times
 _PENDING_STEPS = 1024
 _USUAL_OF = 1024  # number of recent steps from which the usual step time is computed
 # number of steps that are processed at once, which is faster
@@ -120,8 +120,7 @@ class RecordingWriter:
         if run is not None and (self.pending or access.device_lost or run.steps > _PENDING_STEPS):
             self._unpack(run)
         done, pending = 0, self.pending
-        # Read all CUDA events first, because each event makes the conversion from the GPU's clock to the CPU's clock more
-        # accurate.
+        # Read all CUDA events first. Each event makes the conversion from the GPU's clock to the CPU's clock more accurate.
         if (
             pending
             and events.are_done(pending[-1].taken)

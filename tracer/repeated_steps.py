@@ -8,8 +8,9 @@
 
 Note [Steps repeat]
     In a training loop, each step usually reports the same calls as the previous step. For a repeated step, the recorder only
-    stores the time of each call. When a call differs, `ScriptSplitter` gets all calls of the step so far, and divides the rest
-    of the step as usual. The phases of repeated steps are computed when the steps are written (step_writer.py).
+    stores the time of each call. When a call differs, the recorder passes all calls of the step so far to `ScriptSplitter`.
+    `ScriptSplitter` then divides the rest of the step as usual. The phases of repeated steps are computed when the steps are
+    written (step_writer.py).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Meaning(NamedTuple):
 
 
 class StepPlan:
-    """Describes steps that make the same reports. `times` is the number of reports in a step, and `new_events` is the number of
+    """Describes steps that make the same reports. `times` is the number of reports in a step. `new_events` is the number of
     CUDA events that the recorder records in a step. Segment k lasts from `times_ns[begins[k]]` to `times_ns[ends[k]]`."""
 
     __slots__ = (

@@ -9,10 +9,10 @@ Here, three training steps warm up, ten are timed without the profiler, and five
 evaluation steps are counted instead.
 
 Note [Windows for later kinds of steps]
-    Steps are of one kind if they have the same sequence of phases and the same first optimizer. The first profile may miss a
-    kind of step, for example validation, another network, or a gradient penalty in every 16th step. If steps of a kind were not
-    profiled, the profiler runs again around the next step of this kind. The recorder expects the next step of a kind at the
-    smallest distance between two steps of this kind so far. Evaluation usually has several batches, so another batch is
+    Two steps are of the same kind if they have the same sequence of phases and the same first optimizer. The first profile may
+    miss a kind of step, for example validation, another network, or a gradient penalty in every 16th step. If steps of a kind
+    were not profiled, the profiler runs again around the next step of this kind. The recorder expects the next step of a kind
+    at the smallest distance between two steps of this kind so far. Evaluation usually has several batches, so another batch is
     expected after the first one. The number of profiles is limited.
 
     A profile makes all later steps slower, so these profiles come after the first profile of training steps. Only evaluation

@@ -10,8 +10,8 @@ Note [Segments on several streams]
 
 Note [Steps on one stream]
     If steps repeat on the default stream of one GPU, no BoundaryEvent is created. A RepeatedRun collects the CUDA events, and
-    reads and writes them 128 steps at a time. If anything differs, the events of the current step become instances of
-    BoundaryEvent, and the rest of the step is recorded as usual.
+    reads and writes them 128 steps at a time. If a step differs, its events so far become instances of BoundaryEvent. The rest
+    of the step is recorded as usual.
 
 Note [Interrupted reports]
     A signal handler of the script may run in the middle of a report. If the handler raises an exception, the recorder drops the
@@ -535,8 +535,8 @@ class StepRecorder:
         )
 
     def _kind(self, is_evaluation: bool, is_unlike_others: bool, has_compiled: bool) -> StepKind:
-        """Return the kind that `Schedule.kind` plans, but WARMUP for steps that compile, that capture a CUDA graph, or that the
-        profiler did not record completely."""
+        """Return WARMUP for steps that compile, that capture a CUDA graph, or that the profiler did not record completely.
+        Return the kind from `Schedule.kind` for all other steps."""
         kind = self._schedule.kind(is_evaluation)
         is_lost = kind is StepKind.PROFILED and not self.profiler.is_recording  # the profile began late or ended early
         if is_lost or (is_unlike_others and not is_evaluation):

@@ -16,7 +16,7 @@ Note [Modules that compute the loss]
 
 Note [Batches that did not fit]
     The library may show that a batch did not fit on the GPU. The virtual GPU then gets only the memory that the largest fitting
-    batch used. The virtual GPU's allocator then raises the out-of-memory error.
+    batch needs. The virtual GPU's allocator then raises the out-of-memory error.
 
 Note [Batches that are known to fit]
     The library does not contain the addresses of memory blocks. The virtual GPU's memory may therefore be more fragmented than

@@ -8,7 +8,7 @@
 Note [Training steps of several kinds]
     Steps can differ: a GAN may train the critic in each step, and the generator in every fifth step. A replayed step takes its
     times from a recorded step with the same numbers of backward passes and optimizer steps. Several recorded steps may have
-    these numbers. In this case, the replay uses the steps that are most similar to the recorded step at the same position. Two
+    these numbers. In this case, the replay uses the steps that are most similar to the recorded step with the same number. Two
     steps are similar if all phases that occur in only one of the steps are short. A step that starts the loader's processes,
     for example, has a long phase "other". If some of the similar steps have exactly the same phases, only these steps provide
     times. A step in which an epoch ends, for example, has an additional phase.

@@ -146,8 +146,8 @@ def assign_data(tensor: TorchAny, other: TorchAny) -> None:
     meta = other.tensor_meta
     before = attributes_of(tensor).get("tensor_meta", meta)
     if before.is_conj is not meta.is_conj or before.is_neg is not meta.is_neg:
-        # `tensor.data = other` raises an error in PyTorch if only one of the two tensors has its conjugate bit or its negative
-        # bit set. So clear the bits of both tensors, assign the data, and then set the bits of `other`.
+        # Tensors have a conjugate bit and a negative bit. If these bits of two tensors differ, PyTorch raises an error for
+        # `tensor.data = other`. So clear the bits of both tensors, assign the data, and then set the bits of `other`.
         _set_bits(tensor, False, False)
         _set_data(tensor, wrapper(*meta.wrapping[:WITHOUT_BITS]))
         _set_bits(tensor, meta.is_conj, meta.is_neg)

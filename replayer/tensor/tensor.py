@@ -9,7 +9,7 @@ Python code sees the device "cuda:0". PyTorch's C++ code sees the device "lazy:0
 Note [Lazy]
     Autograd ends the process if a tensor's device type has no device guard. PyTorch without CUDA has C++ guards only for CPU,
     meta and lazy tensors (torch/csrc/lazy). For lazy tensors, autograd supports any number of devices. A guard in Python
-    (PrivateUse1) supports only one device, and autograd would call it 1 764 times per step of a ResNet-50.
+    (PrivateUse1) supports only one device. Autograd would call such a guard 1 764 times per step of a ResNet-50.
 
 Note [Gradients of moved parameters]
     `parameter.data = ...` replaces the C++ tensor if the device changes. An older autograd graph still adds gradients to the
@@ -18,9 +18,9 @@ Note [Gradients of moved parameters]
     and a hook adds new gradients to the stored gradient. FullyShardedDataParallel with CPUOffload needs both.
 
 Note [Attributes of scripts]
-    `tensor_meta` and `allocation` are in the instance's dictionary, because `model.to("cuda")` changes the class of a
-    parameter, which Python does not allow for classes with slots. The dictionary that scripts see does not contain these two
-    entries, so a script that copies the dictionary does not change a tensor's memory.
+    `model.to("cuda")` changes the class of a parameter. Python does not allow this change for classes with slots. `tensor_meta`
+    and `allocation` are therefore in the instance's dictionary. The dictionary that scripts see does not contain these two
+    entries. A script that copies the dictionary therefore does not change a tensor's memory.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class TensorMeta:
 
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
         """Return a view of `values` that is conjugated or negated like this tensor. The caller must clone the view before an op
-        uses it, because most ops ignore the bits that mark a tensor as conjugated or negated."""
+        uses the view. Most ops ignore the bits that mark a tensor as conjugated or negated."""
         if self.is_conj:
             values = values.conj()
         return torch._neg_view(values) if self.is_neg else values

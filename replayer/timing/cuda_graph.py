@@ -10,14 +10,15 @@ Note [Stream numbers during a capture]
     number of the pool until the capture ends.
 
 Note [Recorded graphs]
-    A recorded launch of a CUDA graph does not list the captured ops, and a script may launch several graphs in any order. A
+    A recorded launch of a CUDA graph does not list the captured ops. A script may launch several graphs in any order. A
     captured graph therefore takes the times of a recorded graph with a similar number of kernels and copies. It prefers graphs
     that no other captured graph has taken, and graphs that the recording launches in the same phase. On the recorded GPU, an op
-    may launch several kernels. If a phase of the script and the recorded phase launch equally many graphs, the replay sorts the
-    graphs of both by their numbers of kernels. The graphs are then paired in this order.
+    may launch several kernels. The script may launch as many graphs in a phase as the recording. In this case, both lists of
+    graphs are sorted by number of kernels. The graphs are then paired in this order.
 
 Note [Joined streams]
-    As in CUDA, the first stream of a capture must wait for all work that was captured on other streams before the capture ends.
+    A capture may include work on several streams. As in CUDA, the first stream must wait for the work on the other streams
+    before the capture ends.
 """
 
 from __future__ import annotations

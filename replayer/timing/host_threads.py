@@ -6,8 +6,8 @@
 
 Note [Threads beside the script]
     A thread that copies batches works while the script's thread is in any phase. The thread's ops take their recorded host
-    time, but do not wait until the recorded start of the op in the phase. The thread's ops do not begin or prolong phases of
-    the script. The op's recorded call may be in any phase of the step.
+    time. They do not wait for their recorded start in the phase. The thread's ops do not begin or prolong phases of the script.
+    The op's recorded call may be in any phase of the step.
 """
 
 from __future__ import annotations

@@ -32,12 +32,12 @@ Note [Phases missing from the first step]
 
 Note [Recorded phases without GPU work]
     In traces that earlier versions imported, an op on the CPU could begin a phase. The replay sees only ops on the GPU. Its
-    phases would therefore be paired with the wrong recorded phases. If a recorded phase launches no GPU work, the script's
-    phase is therefore paired with the next recorded phase of the same name that calls the phase's first op.
+    phases would therefore be paired with the wrong recorded phases. A recorded phase without GPU work is therefore skipped. The
+    script's phase is paired with the next recorded phase of the same name that calls the same first op.
 
 Note [Loops of varying length]
-    A script may repeat ops or phases more often than in the recorded step, for example in an episode of reinforcement learning.
-    If all recorded calls with the op's shapes are used up, and the phase has no other unused kernels, the op takes the time of
+    A script may repeat ops or phases more often than the recorded step, for example in reinforcement learning. Then all
+    recorded calls with the op's shapes may be used up. If the phase also has no other unused kernels, the op takes the time of
     the last such call. An op in an additional phase takes the time of a call in a recorded phase with the same name. Such ops
     do not count as matches when the matcher decides whether the script is the recorded program.
 """

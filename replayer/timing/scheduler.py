@@ -40,14 +40,14 @@ class StreamScheduler:
         self.streams: dict[tuple[int, int], VirtualStream] = {}
         self._side: dict[tuple[int, int], VirtualStream] = {}
         self._leftovers: dict[tuple[int, ...], tuple[RecordedStep, RemainderSchedule | None]] = {}
-        # estimated durations: scaled from the most similar recorded shape, the op's median duration if shapes were not
-        # recorded, or an estimate of a roofline model
+        # Estimated durations of ops. An estimate is scaled from the most similar recorded shape, or is the op's median duration
+        # if shapes were not recorded. Otherwise, a roofline model estimates the duration.
         self.costs = KeptBySignature(self._estimated)
         self.scale = lru_cache(_SCALES)(self._scale)
         self.row_of: Callable[[str], int] = lambda _: 0
         self.of_other_program = False
         self.on_wait: Callable[[], None] | None = None  # the replay calls this function when the script waits for the device
-        self.home = 0  # the script's device that corresponds to the recorded program's first device
+        self.home = 0  # the script's device that takes the times of the recorded program's first device
 
     def stream(self, device: int, number: int, priority: int = 0) -> VirtualStream:
         stream = self.streams.get((device, number))

@@ -36,7 +36,7 @@ from traces.script.patching import temporarily_set
 from traces.script.phase_rule import LOSS, PLAIN
 from traces.script.step_rule import Optimizers
 
-# The simulation is allowed to run ahead of the clock, so that short delays of this machine do not slow down the replay. If the
+# The simulation may run ahead of the clock. Short delays of this machine therefore do not slow down the replay. If the
 # simulation is more than 20 ms ahead of the clock, the script waits until the difference is 15 ms.
 _MOST_AHEAD_NS = 20_000_000
 _AHEAD_AFTER_WAIT_NS = 15_000_000

@@ -11,9 +11,10 @@ Note [Captures of CUDA graphs]
     no CUDA calls during a capture. The legacy default stream cannot be captured, so an event on that stream needs no check.
 
 Note [A lost device]
-    After an illegal address or a failed assertion on the device, every later CUDA call fails with the same error. The recorder
-    then stops calling CUDA, and writes the times that it has read so far. The recorder also stops if GPU work never ends, for
-    example a collective that waits for a lost rank. After other errors, such as lack of memory, the device remains usable.
+    If a kernel uses an illegal address or an assertion on the device fails, every later CUDA call fails with the same error.
+    The recorder then stops calling CUDA, and writes the times that it has read so far. The recorder also stops if GPU work
+    never ends, for example a collective that waits for a lost rank. After other errors, such as lack of memory, the device
+    remains usable.
 
 Note [The script's own profiler]
     CUPTI records every CUDA call of the process. While the script profiles itself, the recorder therefore records no CUDA

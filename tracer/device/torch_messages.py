@@ -14,8 +14,8 @@ Note [Warnings that PyTorch gives once]
     In PyTorch 2.12 and earlier, the first profile of a process causes a warning: the profiler clears its events. With `python
     -W error`, this warning would raise an exception in the script. PyTorch shows the warning only once. The recorder therefore
     makes PyTorch forget that the recorder's profile has caused the warning. `warnings.catch_warnings` would make Python show
-    earlier warnings again (`_filters_mutated` in Lib/warnings.py), so the recorder adds a filter to the list of filters
-    directly.
+    earlier warnings again (`_filters_mutated` in Lib/warnings.py). The recorder therefore adds a filter directly to Python's
+    list of filters.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@
 Collectives that PyTorch starts in C++ are read from the profile or from PyTorch's flight recorder.
 
 Note [When a collective has ended]
-    A blocking collective ends when the call returns, or with NCCL when a CUDA event after the call completes. An asynchronous
-    collective with gloo ends when its future calls back in gloo's thread. With NCCL, a callback would run on a separate stream,
-    and the memory of the result would be in use until the callback. For NCCL, CUDA events around the script's wait are
-    therefore used (torch_distributed_work.py). If the wait cannot be observed, the duration of the call is recorded and marked
-    `Ending.UNSEEN`.
+    A blocking collective ends when the call returns. With NCCL, it ends when a CUDA event after the call completes. An
+    asynchronous collective with gloo ends when its future calls back in gloo's thread. With NCCL, the callback would run on a
+    separate stream. The memory of the result would be in use until the callback. For NCCL, CUDA events around the script's wait
+    are therefore used (torch_distributed_work.py). If the wait cannot be observed, the duration of the call is recorded and
+    marked `Ending.UNSEEN`.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _INPUTS = {
     for name in names.split()
 }
 
-# maps methods of a process group to the operation and to the position of the argument with this rank's input (C++ code passes
-# arguments by position)
+# For each method of a process group, the operation and the position of the argument with this rank's input. C++ code passes
+# arguments by position.
 _METHODS = {
     method: (name, place)
     for name, place, methods in (
@@ -243,8 +243,8 @@ class _CollectiveWrappers:
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap PyTorch's functions for communication between ranks. Deprecated functions are not wrapped, because a deprecation
-    warning would then show a line of the wrapper instead of the script's line."""
+    """Wrap PyTorch's functions for communication between ranks. Deprecated functions are not wrapped. Otherwise, their warnings
+    would show a line of the wrapper instead of the script's line."""
     dist = torch.distributed
     if not dist.is_available():
         return

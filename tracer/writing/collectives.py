@@ -9,8 +9,9 @@ A collective on a GPU begins when the rank's input is ready, and ends when the r
 
 Note [Whether a stream stalled]
     The time of the CUDA event after a wait is an upper bound for the end of the collective. The bound is exact only if the
-    stream really had to wait for the collective. The stream had to wait if the time between the events around the wait is
-    longer on the GPU than on the host. If the stream did not wait, the end of the collective is marked `Ending.BY`.
+    stream really had to wait for the collective. The recorder compares the times between the events around the wait. If this
+    time is longer on the GPU than on the host, the stream had to wait. If the stream did not wait, the end of the collective is
+    marked `Ending.BY`.
 """
 
 from __future__ import annotations

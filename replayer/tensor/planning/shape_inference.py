@@ -264,7 +264,7 @@ _SPARSE_CHECKS: TorchAny = torch.sparse.check_sparse_tensor_invariants
 
 
 def _run_on_cpu(func: Op, args: Args, kwargs: Kwargs, value_of_integers: int = 1, trues: int | None = None) -> TorchAny:
-    """Run an op on the CPU with tensors of ones, to find the shapes of its results or the error that it raises."""
+    """Run an op on the CPU with tensors of ones. This shows the shapes of its results, or the error that it raises."""
 
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):

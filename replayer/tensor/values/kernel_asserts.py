@@ -204,8 +204,8 @@ def can_fail(func: Op) -> bool:
 
 
 def failed_assert(func: Op, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """If an argument of the op is invalid, return its position and the message of the assertion that fails in the CUDA
-    kernel."""
+    """If an argument of the op is invalid, an assertion in the CUDA kernel fails. Return the argument's position and the
+    assertion's message."""
     return _CHECKS[func._schema.name.removeprefix("aten::")](args, host)
 
 

@@ -60,8 +60,8 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def add_gpu_work(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """At the end of a phase, add the recorded kernels that have not run and the estimates for unrecorded ops to the
-        timeline."""
+        """At the end of a phase, add the recorded kernels that have not run to the timeline. Also add the estimates for
+        unrecorded ops."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0

@@ -6,9 +6,10 @@
 
 Note [Times of evaluation steps]
     Evaluation steps take the times of recorded evaluation steps. When a step begins, the replay does not know whether it is a
-    training step. If all earlier steps were of the recorded kinds, the replay assumes the kind of the recorded step with the
-    same number. Otherwise, the replay assumes the kind of the previous step, or an evaluation step if gradients are disabled
-    when a batch is loaded. If the assumption is wrong, the rest of the step takes the times of the other kind of step.
+    training step. If all earlier steps had the recorded kinds, the replay assumes the kind of the recorded step with the same
+    number. Otherwise, the replay assumes the kind of the previous step. If gradients are disabled when a batch is loaded, the
+    replay assumes an evaluation step. If the assumption is wrong, the rest of the step takes the times of the other kind of
+    step.
 
 Note [Several model calls in one step]
     One recorded inference step may contain many calls of the model, such as all tokens of a generated text. If the recorded
