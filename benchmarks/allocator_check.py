@@ -11,9 +11,8 @@ PYTORCH_ALLOC_CONF, because expandable segments (expandable_segments:True) need 
 
 If free blocks have equal sizes, PyTorch up to 2.11 takes the block with the lowest address, which depends on the CUDA driver.
 Therefore, `compare` gives the virtual segments the recorded addresses, and expects equal positions and statistics. A second
-comparison uses the virtual addresses of a replay (Note [Addresses] in replayer/memory/device/segments.py). Its result is
-"own_addresses". With PyTorch up to 2.11, positions may differ in the second comparison, because CUDA libraries also take
-memory.
+comparison, "own_addresses", uses the virtual addresses of a replay (Note [Addresses] in replayer/memory/device/segments.py).
+With PyTorch up to 2.11, positions may differ in the second comparison, because CUDA libraries also take memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measures how precisely a replay's clock waits for deadlines.
 
-The benchmark waits for 10 000 deadlines at equal distances, like a replay of short steps. It prints how late the clock
+The benchmark waits for 10 000 deadlines at equal distances, like a replay of short steps. The output shows how late the clock
 returned, whether delays add up, and how much CPU time the waiting took.
 
     python benchmarks/clock.py [--steps 10000] [--step-ms 3] [--speed 1] [--json clock.json]

@@ -4,18 +4,19 @@
     python benchmarks/cost_tables.py efficiency ../shared/published     # writes replayer/cost_model/efficiency.npz
 
 The command `all_reduce` reads NCCL's all-reduce times from github.com/VIA-Research/vTrain (commit f8dda847): nccl-tests on V100
-and A100, 2 to 8 GPUs of one machine, 1 MiB to 1 GiB. It keeps only as many sizes as linear interpolation (log time over log
-bytes) needs for errors of at most `ALL_REDUCE_MISS`. For each size, the times of out-of-place and in-place runs are averaged.
+and A100, 2 to 8 GPUs of one machine, 1 MiB to 1 GiB. The table keeps only the sizes that linear interpolation (log time over
+log bytes) needs for errors of at most `ALL_REDUCE_MISS`. For each size, the times of out-of-place and in-place runs are
+averaged.
 
 The command `efficiency` trains small neural networks on operator times from github.com/sitar-lab/NeuSight (commit 6945927d):
 five GPUs, fp32, PyTorch 2.1, CUDA 12.1. A tenth of the measurements is not used for training, and the error on this tenth is
 printed and stored. The option `--without "Tesla T4"` leaves out one GPU, and `--out FILE` sets the output file. For GPUs
 without a power cable, only memory-bound operators are used (Note [Sustained clocks] in efficiency.py).
 
-Measured times include launches. If a line is fitted to the times of elementwise operators of 30 to 200 MB, its value at 0 bytes
-is 0.51 to 0.60 of the shortest time, on each of the five GPUs. This share of the shortest time is launch overhead, and is
-subtracted from all times of the same kind of operator. Therefore, times near the shortest time are only upper bounds. In the
-rows "linear", N is the inner size and K is the number of outputs. The opposite assignment contradicts the times of language
+Measured times include launches. A line was fitted to the times of elementwise operators of 30 to 200 MB. On each of the five
+GPUs, the value of the line at 0 bytes is 0.51 to 0.60 of the shortest time. This share of the shortest time is launch overhead,
+and is subtracted from all times of the same kind of operator. Therefore, times near the shortest time are only upper bounds. In
+the rows "linear", N is the inner size and K is the number of outputs. The opposite assignment contradicts the times of language
 model heads on a P100.
 """
 

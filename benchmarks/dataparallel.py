@@ -1,7 +1,7 @@
 """Compares training on one GPU and on two GPUs with nn.DataParallel: published step times and replays.
 
-The benchmark replays examples/train_dataparallel.py with the bundled recordings p100-no-cudnn and p100x2-no-cudnn. It prints
-the published and the replayed median times of each phase and stage, for one and two GPUs.
+The benchmark replays examples/train_dataparallel.py with the bundled recordings p100-no-cudnn and p100x2-no-cudnn. The output
+shows the published and the replayed median times of each phase and stage, for one and two GPUs.
 
     python benchmarks/dataparallel.py [--steps 12] [--clock wall] [--json dataparallel.json]
 

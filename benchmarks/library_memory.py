@@ -9,8 +9,8 @@ runs are repeated for each PyTorch release in the published measurements, becaus
 1.11. Since PyTorch 1.11, for example, MobileNetV2 needs 1.4 times as much memory.
 
 A published peak is the largest value of `memory_allocated` in the hooks of all modules. The published limits were measured
-without hooks, by a process that increased the batch size by one until memory ran out. The first batch size that does not fit is
-the limit, although a larger batch size may fit again.
+without hooks, by a process that increased the batch size by one until memory ran out. The limit is the first batch size that
+does not fit. A larger batch size may fit again.
 
 The benchmark prints two errors of predicted limits. The limits of the allocator alone are predictions without measurements of
 the GPU. If the memory requests show that a script's program was measured, `trace fit` prints the measured limits
@@ -26,27 +26,28 @@ Note [What the kernels take]
 Note [What was there before]
     The log of the M40 has the messages of 24 failures (GPEmu, profiler/compute/profile.log at 4d83544). For the eight VGGs, our
     allocated memory agrees within 0.02 GiB, but more memory was reserved. There are two reasons. First, gradients and optimizer
-    states were allocated at batch 1. They are located between cached blocks, so the segments of these blocks cannot be
-    released. So each network runs its first steps at batch 1 here too. Second, some of these segments are cuDNN's workspaces
-    (replayer/memory/winograd_workspaces.py). Their sizes come from another recording, and nothing is fitted to the VGGs.
+    states were allocated at batch 1. These blocks are located between cached blocks, whose segments therefore cannot be
+    released. In this benchmark, each network therefore also runs its first steps at batch 1. Second, some of these segments are
+    cuDNN's workspaces (replayer/memory/winograd_workspaces.py). The sizes of the workspaces come from another recording, and
+    nothing is fitted to the VGGs.
 
 Note [Limits that stay far]
-    For each limit with a large error, the benchmark prints what else was published.
+    For each limit with a large error, the benchmark prints other published values of the network.
 
-    VGG-13 on the RTX 6000 contradicts its neighbours. It failed at batch 238 in the run with growing batches. VGG-16 and VGG-19
-    begin with the same layers and need more memory, but they reached 256. VGG-13 alone fitted at 256. Its steps did not slow
-    down before the failure. The steps of all other VGGs without batch norm slow down when the allocator begins to return its
-    cache.
+    The result of VGG-13 on the RTX 6000 contradicts the results of similar networks. VGG-13 failed at batch 238 in the run with
+    growing batches. VGG-16 and VGG-19 begin with the same layers and need more memory, but they reached 256. In a run of its
+    own, VGG-13 fitted at batch 256. The steps of VGG-13 did not slow down before the failure. The steps of all other VGGs
+    without batch norm slow down when the allocator begins to return its cache.
 
-    VGG-11 on the P100 does not contradict its neighbours: alone, it fitted at 224 and not at 240. It has blocks of 2.7 GiB, and
-    the limit depends on which of them is split first. On the M40, the log shows what was requested and cached, and our blocks
-    are split differently. VGG-11 failed at 170 when it requested 1.02 GiB, with 1 011.88 MiB free and 2.35 GiB reserved in
-    pieces. VGG-13 failed at 126 when it requested 772 MiB, with 607.88 MiB free and 1.95 GiB in pieces. The other six VGGs
-    failed when they requested 392 MiB for a gradient of the classifier, with 0.28 to 0.45 GiB in pieces. Our limits of these
-    six are within 3 %.
+    The result of VGG-11 on the P100 does not contradict the results of similar networks: in a run of its own, VGG-11 fitted at
+    batch 224 and not at 240. VGG-11 has blocks of 2.7 GiB, and the limit depends on which of them is split first. On the M40,
+    the log shows what was requested and cached, and our blocks are split differently. VGG-11 failed at 170 when it requested
+    1.02 GiB, with 1 011.88 MiB free and 2.35 GiB reserved in pieces. VGG-13 failed at 126 when it requested 772 MiB, with
+    607.88 MiB free and 1.95 GiB in pieces. The other six VGGs failed when they requested 392 MiB for a gradient of the
+    classifier, with 0.28 to 0.45 GiB in pieces. Our limits of these six are within 3 %.
 
-    For the wide ResNets, the log shows 0.18 and 0.31 GiB in pieces, and we have more. The algorithms that cuDNN chose on each
-    card are unknown. Replays use the measured limit of a cell.
+    For the wide ResNets, the log shows 0.18 and 0.31 GiB in pieces, but our simulation has more. The algorithms that cuDNN
+    chose on each card are unknown. Replays use the measured limit of a cell.
 
 By default, the benchmark compares the smallest and every sixteenth batch size. With --all, the benchmark compares every
 measured batch size.

@@ -2,10 +2,11 @@
 if memory is scarce.
 
 In a published emulation, an epoch of AlexNet took 21 % longer if its buffers were not page-locked under a memory limit. In this
-benchmark, a process fills a ring of buffers from a file, and reads other buffers of the ring, like a DataLoader and a copy to
-the GPU. The process runs in a memory cgroup with a limit slightly above the size of the ring, and with its own swap file.
-Locked buffers stay in memory, but unlocked buffers are swapped out to make room for the page cache. The benchmark prints the
-seconds of each epoch, and the ratio of the medians. Needs root. At the end, the benchmark removes the cgroup and the swap file.
+benchmark, a process fills a ring of buffers from a file, like a DataLoader. The process also reads other buffers of the ring,
+like a copy to the GPU. The process runs in a memory cgroup with a limit slightly above the size of the ring, and with its own
+swap file. Locked buffers stay in memory, but unlocked buffers are swapped out to make room for the page cache. The benchmark
+prints the seconds of each epoch, and the ratio of the medians. Needs root. At the end, the benchmark removes the cgroup and the
+swap file.
 
     sudo python benchmarks/locked_pages.py [--buffers 60] [--room 1.08] [--rounds 3]
 """

@@ -1,9 +1,9 @@
 """Compares recorded and replayed device memory of ResNet-50 (batch size 32) on a Tesla V100, in three recordings with PyTorch
 1.9.
 
-The first part measures only the allocator: the memory reserved for growing sequence lengths with plain and expandable segments,
-and the time for an allocation and a free. The second part replays the recorded script, and prints what a training step
-allocates: the block sizes in order, the peak, and the recorded workspaces.
+The first part measures only the allocator. The results are the reserved memory for growing sequence lengths with plain and
+expandable segments, and the time for an allocation and a free. The second part replays the recorded script, and prints what a
+training step allocates: the block sizes in order, the peak, and the recorded workspaces.
 
     python benchmarks/memory.py --traces ../shared/traces [--json memory.json]
 

@@ -55,7 +55,7 @@ LIMIT = 0.005  # relative difference above which a row needs an explanation
 _LEAST_SHARE = 0.01  # share of the GPU time; ops with a smaller share are not listed
 _LEAST_NS = 10_000  # shorter times are not compared
 _LEAST_FLOPS, _LEAST_BYTES = 1e7, 2**20  # smaller shares are not compared
-_AHEAD_SHARE = 0.1  # share of the pace; the host runs ahead if it is this far ahead of the device at the end of a step
+_AHEAD_SHARE = 0.1  # share of the pace; the host runs ahead if it ends a step this much earlier than the device
 
 _GPU_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
 

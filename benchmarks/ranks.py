@@ -2,15 +2,15 @@
 
     python benchmarks/ranks.py --ranks 8 64 256 [--write docs/ranks.md] [-- examples/train_ddp.py --steps 20 ...]
 
-The benchmark runs `trace replay --nproc N --clock virtual` with the bundled P100 recording, and reads the memory of its
-processes from /proc (Linux only), four times a second, but for at most a fifth of the time. PSS counts 1/n of each page that n
-processes share, so the sum over all processes is the memory that the machine needs. RSS counts shared pages fully. The table
-shows the highest PSS during and after the training, and the largest private memory of any process.
+The benchmark runs `trace replay --nproc N --clock virtual` with the bundled P100 recording. Four times a second, the benchmark
+reads the memory of the replay's processes from /proc (Linux only). Reading takes at most a fifth of the time. PSS counts 1/n of
+each page that n processes share, so the sum over all processes is the memory that the machine needs. RSS counts shared pages
+fully. The table shows the highest PSS during and after the training, and the largest private memory of any process.
 
     python benchmarks/ranks.py --pictures replay.msgpack --ranks 256 [--write docs/ranks.md]
 
-The second command merges copies of a replay's ranks into a trace of 256 ranks, and prints the processor time of `trace view
---screenshot` and `trace report` for this trace and for one rank.
+The second command merges copies of a replay's ranks into a trace of 256 ranks. For this trace and for one rank, the command
+prints the processor time of `trace view --screenshot` and `trace report`.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ torch.profiler alone.
     python benchmarks/record_overhead.py --on p100-no-cudnn --model resnet18 --batch-size 128
 
 The four variants run one after the other, each in its own process (timed_training.py). The benchmark prints medians of ratios
-within a round, in wall time and in processor time. It also prints the overhead that the recorder measured itself, and the size
-of a file with the kernels of 10 steps. On a noisy machine, alternating_steps.py is more exact, because it alternates recorded
-and unrecorded steps in one process.
+within a round, in wall time and in processor time. The benchmark also prints the overhead that the recorder itself measured,
+and the size of a file with the kernels of 10 steps. On a noisy machine, alternating_steps.py is more exact, because it
+alternates recorded and unrecorded steps in one process.
 
 The limits are 1 % of a step for phases, 5 % over torch.profiler alone for kernels, and 400 KB for 10 steps of ResNet-50.
 """

@@ -1,13 +1,13 @@
 """Tests the behaviour after failures: damaged and malicious files, signals, full disks, few file descriptors, unusual scripts.
 
-The script runs the library and the commands on randomly damaged input with fixed seeds, within limits of memory and time, and
-prints the table in docs/reliability.md.
+The script runs the library and the commands on randomly damaged input with fixed seeds, within limits of memory and time. The
+output is the table in docs/reliability.md.
 
     python benchmarks/reliability.py [--quick] [--seed 1] [--only NAME] [--write docs/reliability.md]
 
-A command behaves correctly if it returns the right data, rejects the input in one line with exit code 2, or (if a script was
-stopped) ends like the script. Every other outcome is a fault. A file under its final name must never be incomplete. If there
-are faults, the exit code is 1.
+A command behaves correctly if it returns the right data, or rejects the input in one line with exit code 2. If a script was
+stopped, the command must end like the script. Every other outcome is a fault. A file under its final name must never be
+incomplete. If there are faults, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def limited(kind: int, most: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(kind, (most, most))
 
 
-# A worker runs these commands on each file in one process. It prints a line per file.
+# A worker process runs these commands on each file, and prints a line per file.
 USES = """
 import contextlib, io, resource, signal, sys
 from tui.cli import run

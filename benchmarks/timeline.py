@@ -1,11 +1,11 @@
 """Measures the timeline app on large traces: the time to the first picture, and the time per frame.
 
-The traces are generated, with 24 streams of kernels and copies and 8 rows of host calls, like a machine with 8 GPUs. For one
-trace and for two aligned traces, the benchmark prints the time from the start of Python to the first picture, and the median
-and the longest time of a frame (32 rows, 200 columns) at many zoom levels and positions. Each frame is drawn three times:
-"slowest" is the longest time of all, "at rest" is the longest of the frames' median times, and "GC" is the garbage collection
-in the slowest frame. Frame times are CPU times. The time to the first picture is wall time, and the CPU time is printed beside
-it.
+The traces are generated, with 24 streams of kernels and copies and 8 rows of host calls, like a machine with 8 GPUs. The
+benchmark measures one trace and two aligned traces. The first result is the time from the start of Python to the first picture.
+The other results are the median and the longest time of a frame (32 rows, 200 columns) at many zoom levels and positions. Each
+frame is drawn three times. The column "slowest" shows the longest time of all drawings, and "at rest" shows the longest of the
+frames' median times. The column "GC" shows the garbage collection time in the slowest frame. Frame times are CPU times. The
+time to the first picture is wall time, and the CPU time is printed beside it.
 
     python benchmarks/timeline.py [--events 1000000 10000000] [--first-picture-events 1000000] [--json timeline.json]
 """

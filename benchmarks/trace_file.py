@@ -1,8 +1,9 @@
 """Measures import time and file size for real recordings.
 
-Prints, per recording: the size of its .json.gz over that of its trace file; import time (decompressed JSON to Trace) over the
-time of `orjson.loads` on the same bytes, both without garbage collection and alternating in one run; the time to load the
-trace file; and with --hta the time that Holistic Trace Analysis takes to parse the recording.
+For each recording, the benchmark prints two ratios. The first is the size of the .json.gz file divided by the size of the trace
+file. The second is the import time (decompressed JSON to Trace) divided by the time of `orjson.loads` for the same bytes. Both
+times are measured alternately in one run, without garbage collection. The benchmark also prints the time to load the trace
+file. With --hta, it prints the time that Holistic Trace Analysis takes to parse the recording.
 
 With --stacks, the benchmark measures recordings with Python call stacks: the file size without stacks, with stacks as in `trace
 record --stacks`, and with every call.

@@ -6,7 +6,7 @@ Rows: `gpu` (other GPUs), `unseen` (their tables hidden), `network` (other netwo
 `folds` (the same, with constants chosen by other networks), `other_boards` (the same on other GPUs), `forward` (a public
 model's forward pass at other batches), `links` (all-reduce), `dataparallel`. The benchmark predicts with the commands of
 `trace`, and reads the measurements from the folder of published measurements. The rows `network`, `networks_batch` and
-`dataparallel` need an interpreter with torchvision (`--python`). They take some seconds per network and batch size.
+`dataparallel` need an interpreter with torchvision (`--python`). These rows take some seconds per network and batch size.
 """
 
 from __future__ import annotations
@@ -473,8 +473,8 @@ _REPLICAS = 0.8, 1.1, 1.4, 1.7, 2.0  # host time to make a replica, as a multipl
 
 
 def dataparallel_cases(args: argparse.Namespace, precision: str) -> dict[float, list[list[Case]]]:
-    """Return t(n)/t(1) at 12 images per GPU, by host time of a replica and by network, from a recording with the network's ops
-    and the measured t(1)."""
+    """Return the predicted ratio of step times t(n)/t(1) on n GPUs at 12 images per GPU, for each host time of a replica and
+    each network. The recording for a prediction has the network's ops and the measured t(1)."""
     times: dict[tuple[str, str, int], float] = {}
     for row in rows_of(args.published / "dataparallel_train.csv.gz"):
         if row["precision"] == precision:

@@ -12,7 +12,8 @@ Note [Extrapolated rows]
     rows at the end were extrapolated, they would not be detected.
 
     Memory was measured in other runs, for some cells only at every sixteenth batch. The authors filled gaps with a parabola
-    (their profiler/memory/organize_data.py). Its values are not multiples of 512 bytes, which is PyTorch's unit of allocation.
+    (their profiler/memory/organize_data.py). The parabola's values are not multiples of 512 bytes, which is PyTorch's unit of
+    allocation.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ _BLOCK_BYTES = 512  # see Note [Extrapolated rows]
 
 
 def first_extrapolated(values: Column) -> int:
-    """Return the index at which the last straight line of values begins, or the number of values if the values do not end in a
-    line.
+    """Return the index at which the straight line at the end of the values begins. If the values do not end in a line, return
+    their number.
 
     The list `values` contains one time in seconds for each batch size. Batch sizes increase in steps of one.
     """

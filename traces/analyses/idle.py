@@ -23,9 +23,9 @@ If a GPU is idle and its next kernel has not been launched yet, the host is the 
 
 Note [Idle time of clean steps]
     The profiler slows the host, so a GPU is idle longer in profiled steps than in steps without the profiler. The result of
-    `idle_times` is therefore an estimate for steps without the profiler: the GPU works as long as in profiled steps, and the
-    rest of the step time is idle time. If the pace has a mean step (Note [What limits the pace] in `traces.figures.pace`), the
-    time of the mean step is used. `idle_spans` lists the measured idle time.
+    `idle_times` is therefore an estimate for steps without the profiler. The estimate assumes that the GPU works as long as in
+    profiled steps, and that the rest of the step time is idle time. If the pace has a mean step (Note [What limits the pace] in
+    `traces.figures.pace`), the time of the mean step is used. `idle_spans` lists the measured idle time.
 """
 
 from __future__ import annotations

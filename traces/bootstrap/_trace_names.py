@@ -9,7 +9,7 @@ Note [Private module names]
     A script may have its own `traces.py` or package `tracer`. Inside the `with` block, Python imports this tool's packages from
     the given folders, and hides other modules of the same name. Afterwards, this tool's packages get private names
     (`replayer.gpu` -> `_trace_replayer.gpu`), so their later imports must be relative. Libraries of this tool, such as msgpack,
-    are handled in the same way, but are loaded only once if the script has no module of the same name.
+    are handled in the same way. If the script has no module with the name of a library, the library is loaded only once.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ Note [Ends of collectives]
     ranks did not run the same all-reduces, so they come from different runs. Clocks of different machines run at slightly
     different speeds. The difference may therefore change by up to CLOCK_DRIFT times the recorded time.
     Without sequence numbers, the k-th collective of one rank is compared with the k-th collective of another rank. If one
-    recording began a step later, the ends then always differ by the time of a step. If marks do not show that both ranks
-    recorded the same steps, the clocks are only corrected if the difference is less than half of a step. If marks show that the
-    ranks recorded different steps, the ends are not compared.
+    recording began a step later, the ends of these collectives always differ by the time of a step. Step marks may not show
+    whether both ranks recorded the same steps. In this case, the clocks are corrected only if the difference is less than half
+    of a step. If marks show that the ranks recorded different steps, the ends are not compared.
     An all-to-all ends on a rank as soon as this rank has its parts, so the ends of all-to-alls are not compared.
 """
 

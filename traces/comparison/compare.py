@@ -197,8 +197,9 @@ def _fused(
 def _judged(
     figures: Mapping[str, Spread], tolerance: float, verdict: Verdict, hidden: Both[bool]
 ) -> tuple[str, tuple[str, ...], bool | None]:
-    """Compare figures, such as step time and GPU time, with the tolerance. Return the name of the figure that decides, the
-    names of all known figures, and True if these figures are within the tolerance (None if this is uncertain)."""
+    """Compare figures, such as step time and GPU time, with the tolerance. Return three results: the name of the figure that
+    decides, the names of all known figures, and True if these figures are within the tolerance. The third result is None if it
+    is uncertain."""
     # If the GPU worked only in the second trace, the error is infinite.
     errors = {name: inf if of.recorded_ns == 0 and of.replayed_ns else of.error for name, of in figures.items()}
     known = {name: abs(error) for name, error in errors.items() if error is not None}

@@ -486,8 +486,8 @@ class MemoryPeak:
     peak_allocated_bytes: int  # peak of the memory in tensors
     peak_reserved_bytes: int | None  # peak of the memory that the allocator reserved
     # "recorded" if memory events contain the device's total memory; "summed" if the peak is the sum of allocations minus frees
-    # since the recording began, without memory that was allocated before and never freed, "run" if there are no memory events
-    # and the peak is that of the whole run
+    # since the recording began, without earlier memory that was never freed; "run" if there are no memory events and the peak
+    # is that of the whole run
     source: str
 
 

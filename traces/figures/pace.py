@@ -8,9 +8,9 @@
 Note [A step's time]
     A kernel belongs to the step in which the host launched it, even if the GPU runs it after the end of the step. At the start
     of a recording, the GPU may still run kernels that were launched earlier. These kernels are called the backlog and belong to
-    no step. If the launch of a kernel is unknown, the kernel belongs to the step in which it starts. The GPU runs the kernels
-    of a stream in launch order, so the launches of other kernels on the stream may show that the kernel belongs to an earlier
-    step.
+    no step. If the launch of a kernel is unknown, the kernel belongs to the step in which it starts. But the GPU runs the
+    kernels of a stream in launch order. The launches of other kernels on the stream may therefore show that the kernel belongs
+    to an earlier step.
 
     If a trace contains only phase times, a kernel without a known launch belongs to the phase whose CUDA events enclose the
     kernel.
@@ -20,8 +20,8 @@ Note [A step's time]
     host interval of s                  host end(s) - host end(s - 1)
 
     If the previous step is missing, or if the profiler started or stopped between the two steps, the host time of a step is its
-    duration on the host. Its device time begins when the step starts on the host, or when the device has finished all earlier
-    steps.
+    duration on the host. The device time of such a step begins when the step starts on the host, or when the device has
+    finished all earlier steps.
 
     host pace       the median host interval of the steady steps, on the slowest rank (medians: see Note [Periodic steps] in
                     `traces.figures.spread`)
@@ -37,20 +37,20 @@ Note [A step's time]
     steps that were timed only by CUDA events.
 
 Note [Steps of several kinds]
-    A GAN trains two networks, so long and short steps alternate. The median step of the host and the median step of the GPU may
-    then be different steps, so the step times of only one of them are used. If the GPU usually finishes a step later than the
-    host (median lag above 0), the step times of the GPU are used.
+    A GAN trains two networks, so long and short steps alternate. The host's median step may then be a long step, and the GPU's
+    median step a short one. Therefore, either the step times of the host or the step times of the GPU are used. If the GPU
+    usually finishes a step later than the host (median lag above 0), the step times of the GPU are used.
 
 Note [What limits the pace]
     If the host waits for the GPU in each step, the host and the GPU need the same time per step. The GPU falls behind the host
     if its pace is more than 2 % longer than the host's pace, and if it almost always has queued work. The limit is "device" if
     the GPU falls behind the host, or if the GPU works for at least 90 % of the step time. Otherwise the limit is "host".
 
-    The median step may hide the limit. For example, if 14 of 29 steps wait long for data and 15 steps do not wait, the GPU
-    limits the median step, but the waits for data take half of the time. The limit is therefore found from the mean step
-    (`StepPace.mean`) if step times vary by more than MUCH_SPREAD, or if the mean is more than DEFAULT_TOLERANCE above the
-    median. If the mean is below the median, the mean step is used only if the difference is more than MUCH_SPREAD. The reason
-    is that the first steps of a host that runs ahead are short.
+    The median step may hide the limit. For example, 14 of 29 steps may wait long for data, and 15 steps may not wait. The GPU
+    then limits the median step, but the waits for data take half of the time. The mean step (`StepPace.mean`) therefore shows
+    the limit if step times vary by more than MUCH_SPREAD, or if the mean is more than DEFAULT_TOLERANCE above the median. If
+    the mean is below the median, the mean step is used only if the difference is more than MUCH_SPREAD. The reason is that the
+    first steps of a host that runs ahead are short.
 
 Note [Waits for data]
     If a script waits for a batch while the GPU still has queued work, the wait costs no time. The step time "without data

@@ -10,19 +10,19 @@ Note [Periodic steps]
     needed.
 
 Note [Means of varying steps]
-    If half of the steps are short and half are long, the median is the time of a short or a long step by chance. If at least
-    four steps of each trace vary by at least MUCH_SPREAD (`noise_floor`), the means of the traces are therefore compared. If
-    only one of the traces varies, a busy machine probably slowed some of its steps, so the medians are compared. There is one
-    exception: if the mean of this trace is at least LONG_STEP times its median, the means are compared. Most of the time then
-    passes in long steps, for example in steps that wait for the workers of a DataLoader. With fewer than four steps, a single
-    slow step would change the mean. Steps of at least SLOW_STEP times the 75th percentile are left out of the means, because
-    they also do other work than training.
+    If half of the steps are short and half are long, chance decides whether the median is the time of a short or a long step.
+    If at least four steps of each trace vary by at least MUCH_SPREAD (`noise_floor`), the means of the traces are therefore
+    compared. If only one of the traces varies, a busy machine probably slowed some of its steps, so the medians are compared.
+    There is one exception: if the mean of this trace is at least LONG_STEP times its median, the means are compared. Most of
+    the time then passes in long steps, for example in steps that wait for the workers of a DataLoader. With fewer than four
+    steps, a single slow step would change the mean. Steps of at least SLOW_STEP times the 75th percentile are left out of the
+    means, because they also do other work than training.
 
 Note [Noise of an average]
-    The average of many steps is more certain than the time of one step. If step times are independent and normally
-    distributed, two standard errors of the difference of two medians of n steps are 5.26 / sqrt(n) times the noise floor. If n
-    is larger than CERTAIN_STEPS = 5.26**2, two standard errors are less than the noise floor. A difference may be noise if it
-    is not larger than the noise floor and two standard errors.
+    The average of many steps is more certain than the time of one step. Step times are assumed to be independent and normally
+    distributed. Two standard errors of the difference between two medians of n steps are then 5.26 / sqrt(n) times the noise
+    floor. If n is larger than CERTAIN_STEPS = 5.26**2, two standard errors are less than the noise floor. A difference may be
+    noise if it is not larger than the noise floor and two standard errors.
 """
 
 from __future__ import annotations

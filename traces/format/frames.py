@@ -48,8 +48,8 @@ _PIECE_BYTES = 1 << 16
 # the LZMA settings lc=0 and pb=0 make files 5 % smaller
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
 _FILTERS = {LZMA_TEXT: [_THOROUGH | {"lc": 3}], LZMA_PLANES: [_THOROUGH | {"lc": 0}]}
-# settings for fast compression of large contents: four times as fast as the default settings, but files are 6 to 12 % larger;
-# readers do not use these settings
+# Settings for fast compression of large contents. Compression is four times as fast as with the default settings, but files are
+# 6 to 12 % larger. Readers do not use these settings.
 _LARGE_BYTES = 1 << 16
 _QUICK = {"mode": lzma.MODE_FAST, "mf": lzma.MF_HC4, "nice_len": 273, "depth": 32}
 

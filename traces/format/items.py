@@ -130,7 +130,7 @@ def end_item(strings: int, rows: dict[str, int]) -> bytes:
 
 
 class Assembly:
-    """Builds a trace from the content of its file. Its methods raise Damaged for invalid content."""
+    """Builds a trace from the content of a trace file. The methods raise Damaged for invalid content."""
 
     def __init__(self, limit: UnpackLimit, *, is_lazy: bool = False) -> None:
         self._limit = limit

@@ -15,8 +15,8 @@ script calls its model again. The last batches of an epoch may have no optimizer
 the step that contains this evaluation is a training step.
 
 Note [The first optimizer]
-    A script may replace its optimizer, for example Adam by LBFGS. When the new optimizer makes a step, it becomes the first
-    optimizer, if the old one has made at least two steps since the new optimizer's previous step.
+    A script may replace its optimizer, for example Adam by LBFGS. The new optimizer becomes the first optimizer when it makes a
+    step. The old one must have made at least two steps since the new optimizer's previous step.
     The optimizers of a GAN, in contrast, take turns. If the old optimizer makes a step before the third step of the new one,
     the old one becomes the first optimizer again. After that, another optimizer becomes the first one only if it makes eight
     steps while the first one makes none. This must be at least twice as many steps as in any earlier period of this kind.
@@ -27,10 +27,11 @@ Note [Called twice without gradient]
 
 Note [Calls without a new batch]
     A new batch is a batch from a DataLoader, or a copy to the GPU outside modules. After a training step that used a new batch,
-    a script may call models without gradients before it gets the next batch. If it does so after each training step, for
-    example to compute a metric or to compare with the averaged weights, the calls belong to the next training step. If it does
-    so only after some training steps, for example to generate a sample or to validate with data on the GPU, the calls
-    are one evaluation step. The end of a DataLoader counts as a new batch, so calls after an epoch are an evaluation step, too.
+    a script may call models without gradients before it gets the next batch. Some scripts do so after each training step, for
+    example to compute a metric or to compare with the averaged weights. Such calls belong to the next training step. Other
+    scripts do so only after some training steps, for example to generate a sample or to validate with data on the GPU. Such
+    calls are one evaluation step. The end of a DataLoader counts as a new batch, so calls after an epoch are an evaluation
+    step, too.
 
 Note [Inference with gradients on]
     Without `torch.no_grad`, inference looks like the start of training, until the script calls the model for a second batch

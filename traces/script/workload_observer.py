@@ -25,8 +25,8 @@ from typing import Any
 from traces.model.layouts import Shape
 from traces.model.workload import InputTensor, WorkloadSignature, differ_in_batch_size_alone
 
-# called before a module's `forward` with the module, the shapes and dtypes of its inputs, autocast's dtype, and whether
-# gradients are enabled; may return a function to call after `forward`
+# A function of this type is called before a module's `forward`. The arguments are the module, the shapes and dtypes of the
+# module's inputs, autocast's dtype, and whether gradients are enabled. The result may be a function to call after `forward`.
 OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable[[], None] | None]
 
 

@@ -35,7 +35,8 @@ from tui.running.narration import ending_text, hint_misplaced_option, say
 from tui.running.progress import working
 from tui.terminal import is_verbose
 
-# A SATA SSD at the speed of its interface, and a hard disk with 7 200 rpm: half a turn takes 4.2 ms, and a seek about as long.
+# A SATA SSD has the speed of its interface. A hard disk has 7 200 rpm: half a turn takes 4.2 ms, and a seek takes about as
+# long.
 DISKS = {"ssd": (530e6, 0), "hdd": (160e6, 8_000_000)}  # bytes per second, and latency in ns
 OWN_DISK = "own"  # this machine's disk: each file is dropped from the page cache before reading
 # maximum length of TMPDIR's path in bytes; the path of a Unix socket has at most 103 bytes on macOS, and 107 on Linux

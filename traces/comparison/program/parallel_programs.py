@@ -33,7 +33,7 @@ def otherwise_parallel(
     launched: tuple[Launched, Launched], compare: Callable[[list[DeviceOp], list[DeviceOp]], Verdict]
 ) -> Verdict | None:
     """Compare programs that use different numbers of replicas or ranks. Return None if both programs use the same number of
-    GPUs, or if the programs differ in more than the number of GPUs and the batch size."""
+    GPUs. Also return None if the programs differ in anything except the number of GPUs and the batch size."""
     (first, *_), (second, *_) = launched
     replicas = _replicas(first), _replicas(second)
     if replicas[0] == replicas[1] and len(first.ranks) == len(second.ranks):

@@ -11,7 +11,7 @@ Note [Take, then drop]
 
 Note [Arrays of pieces]
     The numbers of each piece are immediately converted to arrays, because Python's integers take five times as much memory. If
-    a piece of a column cannot be converted, the whole column is converted value by value, and invalid values are repaired (Note
+    a piece of a column cannot be converted, the whole column is converted value by value. Invalid values are repaired (Note
     [Trust, then mend] in traces/kineto/reading/event_columns.py).
 """
 

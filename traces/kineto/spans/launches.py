@@ -13,9 +13,9 @@ Note [One correlation, several calls]
     call that launched the kernel, and no other call has this id.
 
 Note [No ids]
-    Some tools remove the ids from profiles. If all work of a file runs on one stream, and the file contains as many launches as
-    kernels and as many copy calls as copies, launches and kernels are matched in order, because a stream runs its kernels in
-    launch order.
+    Some tools remove the ids from profiles. If all work of a file runs on one stream, launches and kernels are matched in
+    order, because a stream runs its kernels in launch order. The file must contain as many launches as kernels, and as many
+    copy calls as copies.
 
 Note [Backlog]
     If the GPU lags behind the host, a recording begins with GPU work that was launched earlier, called backlog. A kernel

@@ -8,9 +8,9 @@ Note [Whose call is it]
     only if it runs an op or calls a function of the script. Calls on this tool's own threads are removed.
 
 Note [Folding]
-    Most Python calls in a profile run no op and take a microsecond or two, such as `isinstance`. Their recorded times are
-    mostly the profiler's own overhead. Functions that run no op and take less than 10 us on average are removed. Their time
-    counts as time of the callers.
+    Most Python calls in a profile run no op and take a microsecond or two, such as `isinstance`. The recorded times of such
+    calls are mostly the profiler's own overhead. Functions that run no op and take less than 10 us on average are removed.
+    The time of a removed call counts as time of the caller.
 """
 
 from __future__ import annotations

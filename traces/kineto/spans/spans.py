@@ -355,7 +355,7 @@ def _stacks(texts: Sequence[Any], strings: Strings) -> Column:
 
 
 def shortened(stack: str) -> str:
-    """Remove the folders from a Python stack. They may contain user names."""
+    """Remove the folders from a Python stack, because names of folders may contain user names."""
     return ";".join(_FOLDERS.sub("", frame) for frame in stack.split(";"))
 
 

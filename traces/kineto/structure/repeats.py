@@ -7,15 +7,15 @@
 
 Note [Repeated ops]
     If the whole recording repeats one sequence of ops at least twice, each repetition is a training step. Layers of a network
-    also repeat, so a training step must contain something that a loop does once per iteration, such as a copy between CPU and
-    GPU. Two ops on tokens also suffice: lookups in an embedding, or choices of the next token. A single lookup is not enough,
-    because each layer may have an embedding. Each layer of a vector quantizer chooses the nearest entries of its codebook and
-    looks them up. A choice of a token is therefore ignored if several tokens per row are looked up. In all other cases, a step
-    must begin with new data, because a layer begins with the output of the previous layer. The kernels of an inference server
-    depend on the number of requests, so a sequence that contains a copy between CPU and GPU is a step even if only its ops
-    repeat. The first iteration may run different ops than later iterations, for example to process a prompt. If only launches
-    of CUDA graphs repeat, training steps are found from these launches. In a recording without any host events, the work of the
-    stream with the most kernels and copies is searched instead of ops.
+    also repeat. A training step must therefore contain something that a loop does once per iteration, such as a copy between
+    CPU and GPU. Two ops on tokens also suffice: lookups in an embedding, or choices of the next token. A single lookup is not
+    enough, because each layer may have an embedding. Each layer of a vector quantizer chooses the nearest entries of its
+    codebook and looks them up. A choice of a token is therefore ignored if several tokens per row are looked up. In all other
+    cases, a step must begin with new data, because a layer begins with the output of the previous layer. The kernels of an
+    inference server depend on the number of requests. A sequence with a copy between CPU and GPU is therefore a step even if
+    only its ops repeat. The first iteration may run different ops than later iterations, for example to process a prompt. If
+    only launches of CUDA graphs repeat, training steps are found from these launches. In a recording without any host events,
+    the work of the stream with the most kernels and copies is searched instead of ops.
 
 Note [Marked iterations]
     Inference servers put a profiler range around each iteration, for example "step[DECODE bs=32]". If the main thread has at

@@ -89,8 +89,8 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     stepping = np.array([row for row, phase in names.items() if phase == "optimizer" and host.thread[row] == 0], "i8")
     runs_backward = stepping[_running_backward(host, stepping, engine_threads, strings)]
     known[runs_backward] = False
-    # While torch.compile compiles a function, it runs ops and backward passes that do not train the model. They are hidden,
-    # because the whole compilation counts as one op.
+    # While torch.compile compiles a function, it runs ops and backward passes that do not train the model. These ops and passes
+    # are hidden, because the whole compilation counts as one op.
     known |= is_range & strings.matching(host.name, is_stage_of_compilation)
     on_main, modules = host.thread == 0, _outermost_modules(host, strings)
     is_outside = on_main & (modules == NONE) & ~forward.holds(host.start_ns)
@@ -186,11 +186,11 @@ def _of_first_optimizer(tables: RankTables, ranges: Column) -> set[int]:
 
     Note [Optimizers of one class]
         The name of a range shows the class of an optimizer, but not which optimizer made the step. The optimizers of a GAN, for
-        example, may have one class. They update different parameters, so their last ops have different shapes, their last
-        kernels have different grids, or they run different numbers of ops and kernels. A single optimizer may also skip
-        parameters that have no gradient. Ranges are therefore assigned to several optimizers only if the differences repeat
-        with a fixed period. If only numbers of ops and kernels differ, each number must occur once per period, because some
-        optimizers, such as Lookahead, do more in every fifth step.
+        example, may have one class. Different optimizers update different parameters. Their last ops therefore have different
+        shapes, their last kernels have different grids, or they run different numbers of ops and kernels. A single optimizer
+        may also skip parameters that have no gradient. Ranges are therefore assigned to several optimizers only if the
+        differences repeat with a fixed period. If only numbers of ops and kernels differ, each number must occur once per
+        period. The reason is that some optimizers, such as Lookahead, do more work in every fifth step.
     """
     host, device = tables.host, tables.device
     ranges = ranges[outermost(host.start_ns[ranges], host.end_ns[ranges])]
