@@ -63,7 +63,7 @@ def test_the_architecture_page_is_short() -> None:
     assert len(PAGE.splitlines()) <= MOST_LINES
 
 
-def test_architecture_page_has_a_call_chain_for_each_common_path() -> None:
+def test_the_architecture_page_has_a_call_chain_for_each_common_path() -> None:
     assert tuple(call_chains(PAGE)) == PATHS
 
 

@@ -176,7 +176,7 @@ def test_a_plain_loop_with_validation_has_training_and_evaluation_steps(both: Ca
     assert cut[:2] == [TRAINED] * 2 and [kind for kind, _ in cut] == ["T", "T", "E", "E"]
 
 
-def test_a_model_call_before_training_belongs_to_the_step_only_if_it_has_a_backward_pass(both: Callable[..., Cut]) -> None:
+def test_an_early_model_call_belongs_to_a_step_only_if_it_has_a_backward_pass(both: Callable[..., Cut]) -> None:
     assert both("call model", "mm", *TRAIN) == [TRAINED]
     trained = both("call model", "backward", *TRAIN)
     assert trained == [("T", ["forward", "backward", *TRAINED[1]])]

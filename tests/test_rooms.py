@@ -124,7 +124,7 @@ def test_every_class_name_is_used_once() -> None:
     assert {name: files for name, files in where.items() if len(files) > 1} == {}
 
 
-def test_the_traces_library_imports_itself_only_at_module_level() -> None:
+def test_modules_of_traces_import_each_other_only_at_module_level() -> None:
     """If another distribution is called `traces`, a late `from traces` would import the other distribution. See Note [Private
     module names]."""
     for file in sorted((ROOT / "traces").rglob("*.py")):

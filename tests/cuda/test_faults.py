@@ -99,7 +99,7 @@ def test_a_script_on_a_hung_device_ends_without_delay_and_keeps_its_steps(device
 
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
-def test_if_a_peer_is_killed_during_an_all_reduce_a_rank_ends_without_delay_and_keeps_its_steps(
+def test_if_another_rank_is_killed_a_rank_ends_soon_and_keeps_its_steps(
     device: Path, tmp_path: Path, grain: str
 ) -> None:
     """GIVEN rank 1 is killed WHEN rank 0 is terminated in its all-reduce THEN rank 0 has its usual exit code. It ends at most 2

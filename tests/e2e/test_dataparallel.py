@@ -144,7 +144,7 @@ def one_gpu(tmp_path: Path) -> Path:
     return tmp_path / "one.msgpack"
 
 
-def test_two_gpus_are_predicted_from_one(tmp_path: Path, one_gpu: Path) -> None:
+def test_a_recording_of_one_gpu_predicts_two_gpus(tmp_path: Path, one_gpu: Path) -> None:
     (tmp_path / "train.py").write_text(SMALL)
     options = ("--clock", "virtual", "--gpus", "2", "--link-gbps", "0.1", "-o", "two.msgpack", "--report", "r.json")
     done = trace_command("replay", *options, "train.py", "--trace", one_gpu, cwd=tmp_path)

@@ -258,7 +258,7 @@ for _ in range(8):
 """
 
 
-def test_training_is_profiled_even_if_the_script_validates_first(tmp_path: Path) -> None:
+def test_training_is_profiled_although_the_script_validates_first(tmp_path: Path) -> None:
     (tmp_path / "first.py").write_text(VALIDATES_FIRST)
     done = record("--warmup", "1", "--clean-steps", "1", "--profiled-steps", "2", "first.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

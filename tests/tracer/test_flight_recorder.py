@@ -261,7 +261,7 @@ def test_an_unreadable_ring_buffer_is_noted_in_the_recording(monkeypatch: pytest
     assert f"PyTorch starts in C++ ({'mpi' if why == 'absent' else 'nccl'})" in lack
 
 
-def test_the_nccl_ring_buffer_is_not_read_after_its_group_is_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nccl_ring_buffer_is_not_read_after_its_group_was_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring("nccl")
     flight = flight_of(ring, monkeypatch)
     ring.begin("all_reduce", [1])

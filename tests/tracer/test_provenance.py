@@ -135,7 +135,7 @@ def test_a_run_is_deterministic_if_torch_or_cudnn_is_deterministic(
         ({"PYTORCH_ALLOC_CONF": "a:1", "PYTORCH_CUDA_ALLOC_CONF": "b:2"}, "a:1"),
     ],
 )
-def test_the_new_variable_for_allocator_settings_is_preferred(
+def test_the_new_environment_variable_for_allocator_settings_is_preferred(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], kept: str | None
 ) -> None:
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):

@@ -787,7 +787,7 @@ def test_the_recording_overhead_is_relative_to_the_median_unprofiled_step(tmp_pa
     assert cost is not None and cost.overhead_ns_per_step == 360  # FakeFacts stores the median step in this field
 
 
-def test_the_recorder_rewrites_the_header_at_intervals_and_if_it_changes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recorder_rewrites_the_header_regularly_and_after_changes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     whole = TraceStream.header
 

@@ -33,7 +33,7 @@ def test_threads_are_named_after_their_role_or_keep_their_name() -> None:
     assert rows.threads[0].tid == threading.get_native_id()
 
 
-def test_the_script_can_continue_in_another_thread() -> None:
+def test_a_recorded_script_can_continue_training_in_a_different_thread() -> None:
     rows = ThreadRows(rank=0)
     own = threading.get_ident()
     in_thread("script", rows)  # this thread gets row 1

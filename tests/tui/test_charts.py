@@ -154,7 +154,7 @@ def test_long_labels_move_the_bars_to_the_right() -> None:
     assert values(svg, "text label", "x") == [(198,), (198,)]
 
 
-def test_a_file_has_the_title_the_legend_and_the_note_around_the_chart() -> None:
+def test_a_chart_file_also_contains_title_legend_and_note() -> None:
     """GIVEN a legend that needs two rows WHEN a file is written THEN both rows are above the chart. The note is below."""
     names = [(letter * 60, "a") for letter in "xyz"]  # each is 426 px wide, so two fit into 860 px
     file = Chart("Steps & more", 100, ['<rect class="mine"/>'], names, "Faded.").svg_file()

@@ -529,7 +529,7 @@ def test_shell_completion_offers_options_and_trace_names(
     assert offered in said.out and said.err == ""
 
 
-def test_a_former_library_name_still_works_and_prints_a_note(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_old_names_of_library_entries_still_work_and_print_a_note(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["info", "p100"]) == 0
     out, err = capfd.readouterr()
     assert "Tesla P100" in out and err.startswith("trace: p100 is now called p100-no-cudnn: it was measured without cuDNN")

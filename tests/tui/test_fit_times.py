@@ -109,7 +109,7 @@ def test_fit_estimates_step_times_from_steady_steps() -> None:
     assert step_ns(KnownTimes(WORKLOAD, 7, trace), A100) == 100 * US
 
 
-def test_without_steady_steps_fit_uses_evaluation_steps() -> None:
+def test_fit_uses_evaluation_steps_if_there_are_no_steady_training_steps() -> None:
     trace = training(steps=4)
     trace.steps.kind[:] = StepKind.WARMUP
     trace.steps.kind[2:] = StepKind.EVALUATION

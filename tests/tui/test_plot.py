@@ -97,7 +97,7 @@ def test_steps_of_two_traces_are_plotted_with_the_noise_of_the_first() -> None:
     assert chart.note.endswith("Shaded: noise of the recording.") and chart.legend == [("a", "a"), ("b", "b")]
 
 
-def test_if_there_are_more_than_2000_steps_only_the_longest_of_each_section_are_drawn() -> None:
+def test_of_more_than_2000_steps_only_the_longest_per_section_are_drawn() -> None:
     for steps, points in ((2000, 2000), (2001, 800)):
         charts = shapes("steps", training(steps))
         (curve,) = [line for line in map(ElementTree.fromstring, charts.shapes) if line.attrib["class"] == "line a"]

@@ -214,7 +214,7 @@ def test_a_slow_rank_must_exist_and_have_a_factor(text: str, told: str) -> None:
         _slow_ranks(text, 2)
 
 
-def test_one_memory_size_applies_to_all_gpus() -> None:
+def test_a_single_memory_size_applies_to_all_gpus() -> None:
     trace = training(2)
     config = ReplayConfig()
     assert config_for(trace, config, "").gpu_memory_bytes == ()

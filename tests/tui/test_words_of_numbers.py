@@ -35,7 +35,7 @@ KERNELS = [
 ROWS = [["a", "1", "22"], ["a long name of something", "333", ""], ["", "4", "5"]]
 
 
-def test_counts_and_shortened_texts_are_written_correctly() -> None:
+def test_counts_units_and_shortened_texts_are_written_correctly() -> None:
     lines = [f"time {value}: {time_text(value)}, {time_text(value, signed=True)}, {time_text(-value)}" for value in TIMES]
     lines += [f"size {value}: {size_text(value)}, {size_text(value, signed=True)}, {size_text(-value)}" for value in SIZES]
     lines += [f"share {value}: {share_text(value)}, {error_text(value)}, {error_text(-value)}" for value in SHARES]

@@ -112,7 +112,7 @@ def timed(rows: list[Row], size_bytes: int = 16 << 20) -> CollectiveCosts:
     return CollectiveCosts.of(trace)
 
 
-def test_an_upper_bound_does_not_count_as_a_duration() -> None:
+def test_a_collective_with_only_an_upper_bound_has_no_known_duration() -> None:
     """Only one rank waited for the all-reduce, so its duration is known. Both ranks found the broadcast complete, so only an
     upper bound is known."""
     seen, by, unseen = Ending.SEEN, Ending.BY, Ending.UNSEEN

@@ -93,7 +93,7 @@ def test_recorded_ops_correct_estimates_of_similar_ops() -> None:
     assert plain_far < costs.estimate("mm", far, "float32").ns < 1.2 * plain_far
 
 
-def test_the_same_layer_at_another_batch_size_is_scaled_by_the_curve() -> None:
+def test_the_time_of_a_layer_at_a_new_batch_size_is_scaled_by_the_curve() -> None:
     costs = OpCosts(V100)
     before, after = (((batch, 64, 56, 56), (64, 64, 3, 3)) for batch in (32, 128))
     assert costs.ratio("convolution", "float32", (before, ()), (after, ())) == pytest.approx(4, rel=0.25)
@@ -135,7 +135,7 @@ def test_on_tensor_cores_a_convolution_is_computed_as_a_matrix_product() -> None
     assert len(op_work("convolution", (image, (128, 64, 1, 1)), "float16", layout=CONTIGUOUS)) == 1
 
 
-def test_without_tensor_cores_images_are_not_transposed() -> None:
+def test_gpus_without_tensor_cores_do_not_transpose_images() -> None:
     shapes = (8, 64, 56, 56), (128, 64, 3, 3)
     last, first = (OpCosts(V100).estimate("convolution", shapes, "float32", layout=of) for of in (CHANNELS_LAST, CONTIGUOUS))
     assert last == first
@@ -150,7 +150,7 @@ def test_the_flops_of_a_transposed_convolution_follow_from_its_smaller_images() 
 
 
 @pytest.mark.parametrize("shapes", [((4096, 32_000), (4096,)), ((64, 1000, 8, 8), (64, 8, 8))])
-def test_the_loss_of_labels_reads_one_score_per_label(shapes: tuple[tuple[int, ...], ...]) -> None:
+def test_the_nll_loss_reads_one_score_per_label(shapes: tuple[tuple[int, ...], ...]) -> None:
     for op in ("nll_loss", "nll_loss_backward", "nll_loss2d"):
         (work,) = op_work(op, shapes)
         assert work.size_bytes == 4096 * (4 + 8)

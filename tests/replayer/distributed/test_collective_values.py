@@ -65,6 +65,6 @@ def test_a_message_between_ranks_contains_all_values_one_value_or_none() -> None
     assert values_in(RankMessage(0, "all_gather", 8, "float32")).values is None
 
 
-def test_the_values_of_an_expanded_tensor_count_as_equal() -> None:
+def test_an_expanded_tensor_is_known_to_contain_equal_values() -> None:
     assert is_uniform(torch.ones(1).expand(3))
     assert not is_uniform(torch.ones(3)) and not is_uniform(torch.ones(1).expand(0))

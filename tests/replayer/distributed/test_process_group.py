@@ -102,7 +102,7 @@ def test_every_operation_sends_the_values_of_small_tensors() -> None:
     run_ranks(3, body)
 
 
-def test_a_rank_sends_tensors_to_itself_in_a_batch() -> None:
+def test_a_rank_can_send_tensors_to_itself_in_a_batch() -> None:
     """GIVEN one batch in which a rank sends two tensors to itself THEN they are received in order. A missing or too small
     receive raises an error."""
 
@@ -173,7 +173,7 @@ def test_subgroups_and_barriers_and_objects_of_any_size_work() -> None:
     run_ranks(3, body)
 
 
-def test_one_call_aborts_all_groups() -> None:
+def test_a_single_call_aborts_all_process_groups() -> None:
     def body(rank: int) -> None:
         dist.all_reduce(torch.ones(1, device="cuda"), async_op=True)
         dist.distributed_c10d._abort_process_group()
@@ -239,7 +239,7 @@ def test_gloo_copies_gpu_tensors_through_host_memory() -> None:
     assert not any("nccl" in name for name in names)
 
 
-def test_the_ranks_of_a_cpu_model_under_ddp_wait_for_each_other() -> None:
+def test_ranks_with_a_cpu_model_under_ddp_wait_for_each_other() -> None:
     """PyTorch's Reducer calls gloo from C++.
 
     GIVEN rank 1 arrives 20 ms late THEN rank 0's backward pass also ends 20 ms later.
@@ -406,7 +406,7 @@ def test_the_error_names_a_rank_that_ended_or_never_arrived() -> None:
         run_ranks(2, hangs, timeout_s=1.2, fails=lambda rank: rank == 1)
 
 
-def test_both_ranks_raise_an_error_if_one_arrives_after_the_timeout_of_the_virtual_clock() -> None:
+def test_both_ranks_raise_an_error_if_one_misses_the_virtual_timeout() -> None:
     """GIVEN a timeout of 100 s WHEN a rank arrives 10 000 virtual seconds late THEN both ranks raise an error. The other rank
     waits for 100 s. The virtual clock also counts the real time that a busy machine takes."""
 

@@ -165,7 +165,7 @@ def test_a_poll_finishes_collectives_up_to_the_first_one_that_lacks_messages() -
 
 
 @pytest.mark.parametrize(("replayed", "completed"), [(None, False), (_Work(1, arrived=False), False), (_Work(1), True)])
-def test_a_captured_collective_completes_with_its_replay(
+def test_a_captured_collective_is_complete_once_its_graph_was_replayed(
     replayed: Any, completed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "gpu", lambda: SimpleNamespace(launches=SimpleNamespace(check_may_wait=lambda: None)))

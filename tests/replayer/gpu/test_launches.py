@@ -189,7 +189,7 @@ def test_captured_work_runs_when_the_graph_is_launched() -> None:
     assert clock.now_ns() < stream.ready_ns
 
 
-def test_work_on_other_streams_is_not_captured() -> None:
+def test_a_graph_capture_ignores_work_on_other_streams() -> None:
     gpu, _, log = started()
     side = gpu.streams.new(0)
     capture = gpu.launches.begin_capture(0, mode="thread_local", refuse=Refused)

@@ -60,7 +60,7 @@ def test_rms_norm_and_its_gradient_each_launch_one_kernel() -> None:
 
 
 @pytest.mark.parametrize("name", ["silu", "mish"])
-def test_the_gradient_of_an_activation_is_one_kernel(name: str) -> None:
+def test_an_activation_gradient_launches_exactly_one_kernel(name: str) -> None:
     gpu = use()
     x = torch.empty(4, 8, device="cuda", requires_grad=True)
     result = getattr(F, name)(x)

@@ -79,7 +79,7 @@ def test_a_changed_kernel_time_also_changes_the_unprofiled_steps(
     assert predicted_step_ns(recorded, predicted, recorded) == pytest.approx(step_ns)
 
 
-def test_waits_for_longer_kernels_in_profiled_steps_also_lengthen_clean_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_predicted_kernels_lengthen_profiled_steps_clean_steps_become_longer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a host that limits the step to 100 us WHEN profiled steps wait 30 us longer THEN a step takes 130 us."""
     recorded, predicted = training(), training()
     for trace in (recorded, predicted):

@@ -69,7 +69,7 @@ def test_gradient_all_reduces_are_spread_evenly_over_the_backward_pass(backward:
     ]
 
 
-def test_without_a_backward_pass_only_outputs_are_summed() -> None:
+def test_without_a_backward_pass_tensor_parallel_ranks_sum_only_outputs() -> None:
     assert split_of([*mlp(16), *mlp(24)]).summed_bytes == {2: [512], 5: [768]}
 
 

@@ -220,7 +220,7 @@ def test_a_kernel_of_another_stream_explains_a_delay_of_at_most_25_us(begin_us: 
         (280, 300, NONE), (279, 300, 1),  # The previous kernel on the same stream explains a delay of up to 20 us.
     ],
 )  # fmt: skip
-def test_a_delay_explained_by_the_launch_or_the_queue_is_not_a_wait_for_another_stream(
+def test_a_delay_due_to_launch_or_queue_is_not_a_stream_wait(
     before_us: int, begin_us: int, edge: int
 ) -> None:
     """GIVEN a kernel of another stream that ends 1 us before a kernel starts WHEN the launch or the queue explains this start

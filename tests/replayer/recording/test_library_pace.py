@@ -95,7 +95,7 @@ def test_a_measured_batch_size_takes_the_measured_times(pace_of: PaceOf) -> None
     assert pace.phase("optimizer") == (61, Origin.PHASE)
 
 
-def test_two_model_calls_add_up_backward_times_but_one_optimizer_time(pace_of: PaceOf) -> None:
+def test_two_model_calls_take_two_backward_times_and_one_optimizer_time(pace_of: PaceOf) -> None:
     pace = pace_of()
     called(pace, 2)
     called(pace, 4)
@@ -149,7 +149,7 @@ MEMORY = {"memory_batches": np.array([1, 4]), "peak_bytes": np.array([100, 400])
 
 
 @pytest.mark.parametrize(("memory", "first", "later"), [(MEMORY, 400, [400, 400, 299]), ({}, None, [500, 400, 299])])
-def test_a_batch_that_did_not_fit_on_the_real_gpu_does_not_fit_in_the_replay(
+def test_a_batch_that_exceeded_the_real_gpu_also_exceeds_the_virtual_gpu(
     pace_of: PaceOf, memory: dict[str, Any], first: int | None, later: list[int]
 ) -> None:
     """On the real GPU, batch 8 did not fit, and batch 4 fitted. Batch 4 needed 400 bytes or an unknown number of bytes."""
@@ -257,7 +257,7 @@ def test_without_a_call_of_a_measured_model_all_times_are_estimates(pace_of: Pac
     assert not pace.estimates_all()
 
 
-def test_a_module_that_contains_the_model_and_the_loss_takes_the_times_of_the_model(pace_of: PaceOf) -> None:
+def test_a_module_with_model_and_loss_takes_the_times_of_the_model(pace_of: PaceOf) -> None:
     pace, task = pace_of(), Task()
     pace.watch(task, [((2, 8), "float32"), ((2,), "int64")], "off", True)
     call = pace.take_call()

@@ -164,7 +164,7 @@ def test_a_recorded_call_of_another_compilation_matches_if_the_sizes_are_equal()
     assert found(regions, "0/1", ((32, 8),), COS, "aten::mm") == "aten::cos (32, 8, 1)"
 
 
-def test_a_recorded_call_is_not_rescaled_if_one_of_two_equal_sizes_stays_the_same() -> None:
+def test_a_recorded_call_is_not_rescaled_if_only_one_of_two_equal_sizes_would_change() -> None:
     """GIVEN recorded calls with batches of 16 and 128, and a product of width 16 WHEN the batch size is 32 THEN the replay
     rescales the call of 128. In the call of 16, batch and width are equal, so only one of two equal sizes would change."""
     regions = regions_of(("0/0", SIN, 16, 8), ("0/0", SIN, 128, 8))

@@ -225,7 +225,7 @@ def test_loader_workers_report_no_phases_and_have_no_cuda() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_batches_are_pinned(workers: int) -> None:
+def test_the_data_loader_pins_its_batches(workers: int) -> None:
     use()
     for (batch,) in DataLoader(TensorDataset(torch.arange(4)), batch_size=2, num_workers=workers, pin_memory=True):
         assert batch.is_pinned()

@@ -32,7 +32,7 @@ def test_the_cuda_sanitizer_of_torch_finds_a_write_without_a_stream_wait() -> No
         others.add_(1)
 
 
-def test_every_callback_receives_the_handles_of_its_call() -> None:
+def test_each_gpu_trace_callback_receives_the_handles_of_its_call() -> None:
     import torch.cuda._gpu_trace as callbacks
 
     use()

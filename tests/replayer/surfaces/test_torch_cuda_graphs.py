@@ -221,7 +221,7 @@ def test_side_streams_of_a_capture_must_be_joined_before_its_end() -> None:
             x @ x
 
 
-def test_a_joined_stream_can_wait_again_without_new_work() -> None:
+def test_during_a_capture_a_joined_stream_may_wait_again_without_new_work() -> None:
     start()
     x, side, third = torch.ones(4, 4, device="cuda"), torch.cuda.Stream(), torch.cuda.Stream()
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
@@ -416,7 +416,7 @@ def test_a_graph_captured_with_keep_graph_can_be_instantiated_again() -> None:
 
 
 @pytest.mark.skipif(not SINCE_2_14, reason="hooks of graphs are new in torch 2.14")
-def test_hooks_of_a_graph_see_its_handles() -> None:
+def test_hooks_of_a_cuda_graph_can_read_its_handles() -> None:
     start()
     x, graph, seen = torch.ones(4, 4, device="cuda"), cuda.CUDAGraph(keep_graph=True), []
     graph.register_capture_end_hook(lambda graph: seen.append(graph.raw_cuda_graph()))

@@ -140,7 +140,7 @@ def test_snapshots_contain_the_stack_frames_that_the_context_option_selects(cont
     assert not entries["free_requested"]["frames"]
 
 
-def test_the_memory_history_keeps_the_last_entries_without_skipped_actions() -> None:
+def test_the_memory_history_keeps_the_last_entries_and_omits_skipped_actions() -> None:
     use()
     memory._record_memory_history(max_entries=3, skip_actions=["free_completed"])
     memory._set_memory_metadata("step 7")

@@ -105,7 +105,7 @@ def test_the_state_of_a_generator_contains_its_offset() -> None:
     assert torch.cuda._get_rng_state_offset() == 8
 
 
-def test_the_philox_offset_advances_as_in_the_kernels_of_pytorch() -> None:
+def test_the_philox_offset_advances_as_much_as_in_the_kernels_of_pytorch() -> None:
     """On a V100, a launch has 640 blocks of 256 threads. Each thread draws 4 numbers in a round, so 10 000 002 elements take 16
     rounds. For 8-byte types, a thread draws 2 numbers in a round, so 31 rounds are needed."""
     use(multi_processor_count=80, max_threads_per_multi_processor=2048)

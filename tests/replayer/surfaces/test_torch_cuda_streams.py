@@ -130,7 +130,7 @@ def test_a_stream_context_changes_stream_and_device_and_restores_both(spelling: 
     assert cuda.current_stream() == cuda.default_stream()
 
 
-def test_stream_context_of_none_does_nothing() -> None:
+def test_a_stream_context_with_none_keeps_the_current_stream() -> None:
     use()
     with cuda.stream(None):
         assert cuda.current_stream() == cuda.default_stream()

@@ -33,7 +33,7 @@ print(torch.cuda.max_memory_allocated(), x.grad.stride() == x.stride())
 """
 
 
-def test_flex_attention_forward_and_backward() -> None:
+def test_flex_attention_runs_forward_and_backward() -> None:
     from torch.nn.attention.flex_attention import flex_attention
 
     warnings.simplefilter("ignore")  # PyTorch advises to compile flex attention

@@ -219,7 +219,7 @@ def _computed(log: Any, device: int) -> list[dict[str, int]]:
     return [row for name, row in kernels if name.startswith("kernel of") and "_foreach" not in name]
 
 
-def test_two_gpus_are_predicted_from_the_kernels_of_one() -> None:
+def test_the_kernels_of_one_gpu_predict_two_gpus() -> None:
     """GIVEN a recording of one GPU WHEN its batch is split over two GPUs THEN each GPU computes half as long. The time of a
     copy depends on its bytes."""
     _, log = _use(_one_gpu(64), gpus=2, link_gbps=10)

@@ -209,7 +209,7 @@ def test_ops_of_zero_duration_keep_their_launches() -> None:
     assert np.all(found.host.duration_ns[launched] > 0)
 
 
-def test_a_pageable_copy_takes_no_time_from_its_op() -> None:
+def test_the_time_of_a_pageable_copy_is_not_subtracted_from_its_op() -> None:
     """The importer treats the call of such a copy as a wait for its whole duration (Note [Active host time])."""
     window = Trace()
     pageable, pinned = (window.strings.add(f"Memcpy HtoD ({memory} -> Device)") for memory in ("Pageable", "Pinned"))

@@ -199,7 +199,7 @@ def test_an_op_signature_contains_the_softmax_dimension_and_the_batch_norm_mode(
     assert options == [*(("aten::_softmax", dim) for dim in (1, -1, 2)), *(("aten::native_batch_norm", of) for of in (1, 0))]
 
 
-def test_views_and_empty_tensors_launch_nothing_and_other_ops_launch() -> None:
+def test_views_and_empty_tensors_launch_no_kernel() -> None:
     gpu = use()
     x = torch.rand(4, 6, device="cuda")
     gpu.launched_ops.clear()

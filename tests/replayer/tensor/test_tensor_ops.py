@@ -349,7 +349,7 @@ MIXED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_two_dtypes_in_one_call_are_rejected(name: str) -> None:
+def test_ops_that_require_equal_dtypes_reject_tensors_of_two_dtypes(name: str) -> None:
     use()
     call, error = MIXED[name]
     x = torch.ones(3, 3, device="cuda")

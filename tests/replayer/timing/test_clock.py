@@ -147,7 +147,7 @@ def test_a_polling_loop_ends_on_a_recorded_clock_at_any_speed() -> None:
     assert asked == 2 * MS // POLL_NS - 1
 
 
-def test_a_script_that_polls_until_the_end_of_long_work_polls_about_a_thousand_times() -> None:
+def test_polling_until_long_work_ends_takes_about_a_thousand_polls() -> None:
     """GIVEN GPU work that ends in 10 s WHEN a script polls until its end THEN the clock ends exactly at the end of the work.
     If the work ends within a few polls, each poll advances the recorded clock by only POLL_NS."""
     for clock in (RecordedClock(), ScaledClock(RecordedClock(), "0.5")):

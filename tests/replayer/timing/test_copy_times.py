@@ -194,7 +194,7 @@ def test_a_read_takes_its_recorded_time_for_pinned_and_pageable_memory(side: str
 
 
 @pytest.mark.parametrize(("size_bytes", "duration_us", "origin"), [(1_000, 10, Origin.EXACT), (2_000, 777, Origin.CURVE)])
-def test_without_recorded_shapes_a_copy_of_another_size_has_its_estimated_time(
+def test_without_recorded_shapes_a_copy_of_a_different_size_takes_its_estimated_time(
     size_bytes: int, duration_us: int, origin: Origin
 ) -> None:
     """In the recording, a copy of 1,000 bytes takes 10 us. The recording contains no shapes of tensors."""

@@ -113,7 +113,7 @@ def test_ops_of_a_graph_are_estimated_if_all_recorded_work_is_used() -> None:
     assert run.gpu.simulator.stats.missing == {("aten::erfinv", ((4, 4),)): 2}
 
 
-def test_the_time_of_a_graph_op_with_another_shape_is_scaled() -> None:
+def test_a_graph_op_with_a_different_shape_gets_a_scaled_time() -> None:
     run = Graphs()
     graph = run.captured(lambda: run.gpu.launches.launch(op("mm", 4_096, 4_096), 0))
     run.gpu.launches.replay_graph(graph)

@@ -21,7 +21,7 @@ def signature(op: str, *shapes: tuple[int, ...]) -> OpSignature:
     return OpSignature(op, shapes, ("float32",) * len(shapes))
 
 
-def test_the_k_th_call_of_an_op_matches_its_k_th_recorded_call() -> None:
+def test_calls_of_an_op_match_its_recorded_calls_in_order() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, i + 1)) for i in range(4)]
     recording = RecordedRun(make_recording([("forward", 0, 100)], ops))
     segment = StepMatcher(recording.choice.training(0), recording.keys, {}).segment("forward")

@@ -245,7 +245,7 @@ def test_recorded_waits_for_a_full_launch_queue_are_not_replayed_twice() -> None
     assert abs(stage.thread.host_ns - begin_ns - at_us * US) <= 20 * US
 
 
-def test_without_recorded_shapes_an_op_in_another_phase_gets_its_typical_time() -> None:
+def test_without_recorded_shapes_an_op_in_a_different_phase_takes_its_typical_time() -> None:
     ops = [Op("aten::mm", 110 + 20 * i, 10, kernel=(118 + 20 * i, 9 + i), shapes=()) for i in range(3)]
     stage = Stage(make_recording([("forward", 100, 200)], ops))
     stage.simulator.tracker.enter(stage.thread, "optimizer")

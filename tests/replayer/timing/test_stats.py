@@ -27,7 +27,7 @@ def test_a_step_without_ops_counts_as_one_op() -> None:
     assert ended((0, 0, 5000, True)).host_figures(1.0).us_per_op == 5.0
 
 
-def test_without_a_kept_step_the_time_per_op_is_unknown() -> None:
+def test_the_time_per_op_is_unknown_if_no_step_counts() -> None:
     assert ended((4, 100, 8000, False)).host_figures(1.0).us_per_op is None
 
 

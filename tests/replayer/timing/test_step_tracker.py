@@ -654,7 +654,7 @@ def test_a_phase_grained_replay_takes_the_times_of_clean_steps() -> None:
     assert durations_us(stage) == [450, 390, 390, 390]
 
 
-def test_unprofiled_evaluation_is_replayed_from_its_phase_times() -> None:
+def test_unprofiled_evaluation_steps_are_replayed_with_their_phase_times() -> None:
     trace = with_marks(recording_of([CLEAN, *[(StepKind.EVALUATION, EVALUATION_PHASES, [])] * 3, PROFILED]))
     stage = Stage(trace)
     train(stage)

@@ -132,7 +132,7 @@ def test_waits_for_each_work_object_of_a_batched_operation_are_recorded(notes: N
     assert [found for found, _ in notes.waited] == [operation, operation]
 
 
-def test_work_objects_of_other_process_groups_are_not_changed(notes: Notes, works: Works) -> None:
+def test_only_work_objects_of_virtual_process_groups_are_changed(notes: Notes, works: Works) -> None:
     begin().wait()
     assert not notes.begun
     future: Any = torch.futures.Future()

@@ -62,7 +62,7 @@ def test_torch_where_with_three_arguments_records_no_output_size() -> None:
     assert list(_where(choose(FIVE), FIVE)) == [Found(NONZERO, (5,), 3)]
 
 
-def test_zero_dimensional_tensors_still_work_as_tensor_elements() -> None:
+def test_new_tensors_can_be_made_from_zero_dimensional_tensors() -> None:
     """C code treats a class with a Python `__getitem__` as a sequence. A native tensor is not treated as a sequence."""
     script = (
         "import torch; from tracer.surfaces import torch_sizes; torch_sizes.install(torch); i = torch.tensor(3);"

@@ -48,7 +48,7 @@ def test_trace_packages_get_private_names(folder: Path) -> None:
     assert not any(isinstance(finder, OurNames) for finder in sys.meta_path)
 
 
-def test_the_scripts_modules_are_restored_if_they_have_the_same_names(folder: Path) -> None:
+def test_modules_of_the_script_that_share_names_with_this_tool_are_restored(folder: Path) -> None:
     theirs = {name: ModuleType(name) for name in ("wares", "shelf")}
     sys.modules.update(theirs)
     sys.modules["shelf"].__spec__ = importlib.machinery.ModuleSpec("shelf", None, origin="/theirs/shelf.py")

@@ -168,7 +168,7 @@ def test_handmade_recordings_survive_export_and_import(trace: Trace, tmp_path_fa
     assert differences(found, trace) == []
 
 
-def test_a_trace_with_only_memory_events_keeps_its_nanoseconds(tmp_path: Path) -> None:
+def test_export_keeps_the_nanoseconds_of_a_trace_with_only_memory_events(tmp_path: Path) -> None:
     """Timestamps are relative to the first event, because a float that counts from 1970 is not exact to the nanosecond."""
     trace = small_trace()
     for name, kind in TABLES.items():

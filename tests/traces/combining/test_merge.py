@@ -437,7 +437,7 @@ def test_a_profiled_warm_up_step_stays_a_warm_up_step() -> None:
     assert merged.steps.kind.tolist() == [StepKind.EVALUATION, StepKind.WARMUP]
 
 
-def test_the_profiler_slowdown_uses_training_steps_or_else_inference_steps() -> None:
+def test_the_profiler_slowdown_comes_from_training_steps_if_there_are_any() -> None:
     evaluated, trained, clean = StepKind.EVALUATION, StepKind.PROFILED, StepKind.STEADY
     recording = made([0, 100, 300, 600, 1600], [100, 200, 300, 1000, 2000], [evaluated, evaluated, evaluated, clean, trained])
     both = with_profile(recording, profile_of(recording, [2, 4]), [2, 4]).run_of(0).clean

@@ -90,7 +90,7 @@ def between(first: Trace, second: Trace) -> Changes:
         (("Cijk",) * 19, "aten::abs", Sameness.SAME_PROGRAM),
     ],
 )
-def test_different_ops_outside_a_cuda_graph_prove_a_different_program_only_if_kernels_are_comparable(
+def test_different_ops_outside_a_cuda_graph_matter_only_if_kernels_are_comparable(
     graph: tuple[str, ...], other_op: str, sameness: Sameness
 ) -> None:
     """GIVEN a CUDA graph of 19 kernels and one op outside the graph WHEN the op differs THEN the programs differ only if enough
@@ -125,7 +125,7 @@ def test_rows_of_one_kernel_and_one_size_are_sorted_by_op() -> None:
     assert [row.op for row in found.kernels.added] == [op.removeprefix("aten::") for op in ops]
 
 
-def test_two_ops_that_a_later_release_merges_count_as_one_call() -> None:
+def test_two_ops_count_as_one_call_if_a_later_release_merges_them() -> None:
     # GIVEN the backward pass of a convolution in PyTorch 1.9, which has two ops, and in a later release, which has one
     halves: Op = ("aten::cudnn_convolution_backward_input", "dgrad"), ("aten::cudnn_convolution_backward_weight", "wgrad")
     before = recording(("aten::cudnn_convolution_backward", *halves), ("aten::relu", "relu"))
@@ -367,7 +367,7 @@ def test_cuda_and_hip_recordings_of_a_program_differ_only_in_their_kernels(share
 
 
 @pytest.mark.parametrize("other", ["v100_resnet50_workers0_rerun", "v100_resnet50_workers4"])
-def test_two_recordings_of_one_program_have_no_changed_ops(shared_traces: Path, other: str) -> None:
+def test_two_recordings_of_the_same_program_have_no_changed_ops(shared_traces: Path, other: str) -> None:
     first, second = (read_kineto(shared_traces / f"{name}.json.gz") for name in ("v100_resnet50_workers0", other))
     found = changes(first, second, np.arange(6), np.arange(6))
     assert not found.ops.added and not found.ops.gone and not found.ops.replaced

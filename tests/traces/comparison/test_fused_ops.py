@@ -62,7 +62,7 @@ def test_an_eager_op_is_matched_to_the_fused_kernel_that_contains_its_name() -> 
     assert compare(compiled, compiled).fused == ()
 
 
-def test_the_trace_with_fused_kernels_is_the_compiled_one() -> None:
+def test_of_two_traces_the_one_with_fused_kernels_is_compiled() -> None:
     """GIVEN two traces with compiled functions WHEN only one trace has fused kernels THEN the text says that this trace fused
     the ops."""
     plain, fused = fusing(compiled=False, in_region=True), fusing(compiled=True)

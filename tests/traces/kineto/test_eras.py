@@ -331,7 +331,7 @@ def phases_of(*events: Event) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
-def test_a_tensor_created_on_the_gpu_just_before_a_module_range_belongs_to_the_phase_other(on_gpu: bool) -> None:
+def test_creating_a_tensor_just_before_a_module_belongs_to_the_phase_other(on_gpu: bool) -> None:
     """GIVEN a batch that a script creates on the GPU between `zero_grad` and the range of a module THEN this time counts as
     "other", as in a replay. A tensor on the CPU is ignored, because old profilers create such a tensor for each range."""
     zero_grad = op("Optimizer.zero_grad#SGD.zero_grad", 10, 5, cat="user_annotation")

@@ -95,7 +95,7 @@ def columns_of(trace: Trace) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("size_bytes", [1, 300, 1500])
-def test_an_invalid_event_has_the_same_effect_for_any_chunk_size(size_bytes: int) -> None:
+def test_the_chunk_size_does_not_change_how_invalid_events_are_handled(size_bytes: int) -> None:
     text = orjson.dumps({"traceEvents": faulty_events()})
     whole = read_kineto_bytes(text)
     with in_pieces_of(size_bytes):

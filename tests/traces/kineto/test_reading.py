@@ -85,7 +85,7 @@ def test_two_events_that_begin_together_are_nested_correctly_in_any_order(named:
     assert found["cuda_runtime"][0]["args"] == {"correlation": 4} and unpaired == 0
 
 
-def test_only_invalid_bytes_are_counted_as_invalid() -> None:
+def test_replacement_characters_in_the_file_are_not_counted_as_invalid_bytes() -> None:
     """GIVEN a text with one replacement character and two invalid bytes THEN two invalid bytes are counted."""
     problems: Counter[str] = Counter()
     assert _decoded("a\ufffdb".encode() + b"\xffc\xff", problems) == "a\ufffdb\ufffdc\ufffd"
@@ -121,7 +121,7 @@ def test_counter_statistics_ignore_values_that_are_not_numbers() -> None:
     assert found.counter_figures() == {"GPU 0": {"smsp__inst": {"samples": 2, "mean": 2.5, "max": 4}}}
 
 
-def test_thread_names_without_a_process_or_thread_id_are_ignored() -> None:
+def test_thread_names_that_lack_a_process_or_thread_id_are_ignored() -> None:
     def named(pid: object, tid: object) -> dict[str, Any]:
         return {"name": "thread_name", "pid": pid, "tid": tid, "args": {"name": " main "}}
 

@@ -135,7 +135,7 @@ def test_repeated_ops_with_different_kernels_form_steps_if_they_copy_to_the_host
         pytest.param(1, 2, None, id="two tokens"),
     ],
 )
-def test_the_first_iteration_may_differ_from_the_others(extra: int, tokens: int, first_us: int | None) -> None:
+def test_iterations_are_found_although_the_first_one_differs(extra: int, tokens: int, first_us: int | None) -> None:
     """GIVEN a first iteration whose ops process a prompt WHEN three iterations follow, one for each token THEN each iteration
     is a step. No steps are found if the first iteration is twice as long, or if only two tokens follow."""
     profile = Profile()

@@ -84,7 +84,7 @@ def test_both_p100_recordings_have_the_workload_of_the_published_study(p100: Tra
     assert compare_workloads(p100.workload, replace(own, parameters=25_557_032)).sameness is Sameness.OTHER_PROGRAM
 
 
-def test_the_phases_of_p100_fill_its_steps_on_host_and_gpu(p100: Trace) -> None:
+def test_in_the_p100_recording_phases_fill_the_steps_on_host_and_gpu(p100: Trace) -> None:
     phases, steps = p100.phases, p100.steps
 
     assert (phases.start_ns[1:] == phases.end_ns[:-1]).all()

@@ -41,7 +41,7 @@ def test_a_search_finds_which_time_window_of_an_owner_contains_a_time(
     assert windows.holding([time for time, _ in asked], [owner for _, owner in asked]).tolist() == expected
 
 
-def test_time_windows_without_owners_all_belong_to_one_default_owner() -> None:
+def test_time_windows_that_name_no_owner_belong_to_one_default_owner() -> None:
     assert TimeWindows([10, 0], [20, 5]).holding([0, 5, 15, 20]).tolist() == [1, NONE, 0, NONE]
     assert TimeWindows([], []).holding([1]).tolist() == [NONE]
 

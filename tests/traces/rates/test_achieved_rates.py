@@ -184,7 +184,7 @@ def test_no_op_of_a_real_recording_is_faster_than_the_data_sheet(shared_traces: 
             assert (row.bytes_share or 0) <= 1 or row.cached, (path.name, row)
 
 
-def test_the_output_shape_of_a_convolution_is_not_taken_from_its_bias() -> None:
+def test_the_bias_is_not_mistaken_for_the_output_of_a_convolution() -> None:
     # GIVEN a convolution of 64 x 64 pixels. The op after the convolution has the bias as its first input, and the output as its
     # second input.
     trace = Trace(devices=[Device(0, 0, V100)], threads=[Thread(0, 1, "main", "main")])

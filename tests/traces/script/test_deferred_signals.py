@@ -169,7 +169,7 @@ def test_a_forked_child_does_not_call_the_exit_function_of_its_parent() -> None:
         (lambda: signal.raise_signal(signal.SIGCHLD), False),  # the operating system ignores this signal by default
     ],
 )
-def test_the_recording_is_finished_before_the_script_calls_exec_or_kills_itself(
+def test_the_recording_is_saved_before_the_script_calls_exec_or_kills_itself(
     monkeypatch: pytest.MonkeyPatch, call: Callable[[], object], ends: bool
 ) -> None:
     calls: list[str] = []

@@ -86,7 +86,7 @@ def test_batches_of_a_new_epoch_continue_the_order_of_workers() -> None:
     assert stalls_of(run_of(5, steps=40), run_of(20, steps=40), fetched, 2, []).batch_cpu_ns == 16_250_000
 
 
-def test_waits_of_a_worker_delay_its_batches() -> None:
+def test_a_loader_worker_that_waits_delivers_its_batches_later() -> None:
     """A batch needs 50 ms of CPU time and waits 350 ms for the network. Four workers provide one batch every 100 ms."""
     one = Loading(batches=1, samples=64, cpu_ns=50 * MS, blocked_ns=350 * MS, workers=4)
     fetches = [replace(one, process=at % 4) for at in range(40)]

@@ -68,7 +68,7 @@ def test_torchrun_reads_the_number_of_ranks_from_the_environment(monkeypatch: py
         require_ranks(0, None, ["-m", "torch.distributed.run", "train.py"])
 
 
-def test_the_processes_of_accelerate_are_divided_among_its_machines() -> None:
+def test_accelerate_processes_are_divided_among_its_machines() -> None:
     words = "-m accelerate.commands.launch --num_processes 16 --num_machines 2 train.py".split()
     require_ranks(0, None, words, gpus=8)
     with pytest.raises(TraceError, match=r"^8 ranks need 8 GPUs"):

@@ -237,7 +237,7 @@ async def test_keys_jump_to_the_next_and_previous_event(app: ViewApp, pilot: Pil
 
 @presses("v", "escape")
 @piloted(pair_scene)
-async def test_marking_a_range_shows_its_sums(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_marking_a_time_range_shows_the_sums_of_its_events(app: ViewApp, pilot: Pilot[Any]) -> None:
     window, tables = window_of(app), app.query_one(TablePanel)
     await pilot.press("v", *["right"] * 10)
     assert window.range_ns is not None and window.range_ns[1] - window.range_ns[0] > 9 * window.ns_per_column

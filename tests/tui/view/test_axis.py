@@ -33,7 +33,7 @@ def written_out(slots: Slots, number: int) -> list[int | None]:
 
 
 @given(SLOTS, st.lists(st.integers(0, 60), min_size=2, max_size=9, unique=True))
-def test_the_time_axis_is_split_into_pieces_without_gaps_or_overlaps(slots: Slots, cuts: list[int]) -> None:
+def test_the_pieces_of_the_time_axis_have_no_gaps_or_overlaps(slots: Slots, cuts: list[int]) -> None:
     axis, edges = axis_of(slots), sorted(cuts)
     for number, side in enumerate(axis.sides):
         shown = written_out(slots, number)

@@ -135,7 +135,7 @@ def test_every_key_is_in_the_guide() -> None:
     assert found == known
 
 
-def test_the_pictures_of_the_guide_exist_and_its_script_makes_them() -> None:
+def test_the_script_of_the_guide_makes_all_pictures_of_the_guide() -> None:
     script = (ROOT / "docs" / "pictures.py").read_text("utf-8")
     for line in GUIDE.read_text("utf-8").splitlines():
         if line.startswith("!["):

@@ -195,7 +195,7 @@ def test_the_replay_continues_after_the_view_is_closed(folder: Path) -> None:
     assert "begun" in terminal.drawn and "done" in terminal.drawn
 
 
-def test_the_view_is_skipped_with_a_message_without_a_terminal(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_a_message_replaces_the_view(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from tui.cli import run
 
     (folder / "script.py").write_text("print('ran')\n")

@@ -98,7 +98,7 @@ def window() -> Window:
     return window
 
 
-def test_zooming_keeps_a_position_in_its_column(window: Window) -> None:
+def test_zooming_keeps_a_chosen_position_in_the_same_column(window: Window) -> None:
     window.zoom(0.5, 46_000 + 25 * 880)  # a position at a quarter of the window
     assert (window.start_ns, window.ns_per_column) == (57_000, 440)
     window.zoom(2.0, 57_000 + 44_000)  # a position at the right edge
@@ -245,7 +245,7 @@ def test_a_window_can_have_any_size(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("warmup", [0, 2, 4])
-def test_the_app_starts_at_the_first_step_after_the_warm_up_of_a_single_trace(warmup: int) -> None:
+def test_the_app_opens_a_single_trace_at_its_first_step_after_warm_up(warmup: int) -> None:
     # GIVEN a replay whose memory and first copies come seconds before its first step
     trace = training(steps=4)
     trace.steps.kind[:] = [StepKind.WARMUP] * warmup + [StepKind.STEADY] * (4 - warmup)

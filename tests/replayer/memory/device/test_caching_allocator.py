@@ -407,7 +407,7 @@ def test_several_oversize_blocks_are_released_for_a_larger_request() -> None:
     assert memory.usage.reserved_bytes == (20 + 40 + 80) * MIB
 
 
-def test_without_a_threshold_no_garbage_is_collected() -> None:
+def test_without_a_threshold_the_allocator_collects_no_garbage() -> None:
     memory = memory_of(200 * MIB)
     memory.set_memory_fraction(1.0)
     memory.free(take(memory, 60 * MIB))

@@ -18,7 +18,7 @@ def test_freed_segments_have_stack_frames_only_with_all_contexts(context: str | 
     assert [(entry["addr"], entry["size"]) for entry in history.entries] == [(4096, 2 << 20)] * 2
 
 
-def test_a_continued_history_keeps_the_metadata_with_or_without_the_entries() -> None:
+def test_continuing_a_memory_history_keeps_its_metadata() -> None:
     before = History("all")
     before.metadata = "epoch 1"
     before.segment("segment_alloc", 4096, 2 << 20, 0)

@@ -253,7 +253,7 @@ def test_workload_signatures_are_compared_if_there_are_no_kernels() -> None:
     assert compare(published, phase_grained(5)).verdict.reason.endswith("only one trace has a workload signature")
 
 
-def test_the_same_ops_in_another_dtype_are_a_different_program() -> None:
+def test_the_same_ops_with_a_different_dtype_form_a_different_program() -> None:
     half = training(3)
     half.host.dtypes[:] = half.strings.add("float16")
     result = compare(training(), half)
@@ -317,7 +317,7 @@ def test_casts_for_mixed_precision_do_not_count_as_different_ops() -> None:
     assert compare(single, mixed).verdict.sameness is Sameness.OTHER_PROGRAM
 
 
-def test_a_trace_without_steps_or_gpu_work_is_identical_to_itself() -> None:
+def test_equal_traces_without_steps_and_gpu_work_count_as_identical() -> None:
     bare = training()
     bare.steps, bare.phases, bare.device = Trace().steps, Trace().phases, Trace().device
     alike = compare(bare, bare)
