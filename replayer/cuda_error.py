@@ -16,8 +16,8 @@ _PAGE = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
 
 
 class CudaError(Enum):
-    INVALID_VALUE = 1, "cudaErrorInvalidValue", "invalid argument"  # such as memory of a process that has ended
-    INITIALIZATION = 3, "cudaErrorInitializationError", "initialization error"  # in a forked process
+    INVALID_VALUE = 1, "cudaErrorInvalidValue", "invalid argument"  # for example, for memory of a process that has ended
+    INITIALIZATION = 3, "cudaErrorInitializationError", "initialization error"  # for example, if a forked process uses CUDA
     INVALID_DEVICE = 101, "", "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?"
     INVALID_HANDLE = 400, "cudaErrorInvalidResourceHandle", "invalid resource handle"
     ASSERT = 710, "cudaErrorAssert", "device-side assert triggered"

@@ -45,12 +45,12 @@ class ReplayerState:
         self.gpu: VirtualGpu | None = None
         self.described: VirtualGpu | None = None  # a GPU for `describe_gpu`, used until the script uses the GPU
         self.finish: Callable[[], None] = lambda: None
-        self.flush: Callable[[], None] = lambda: None  # writes the timeline so far
+        self.flush: Callable[[], None] = lambda: None  # this function writes the timeline so far
         # True if the parent process had used the GPU before the fork; CUDA does not work in such a process
         self.forked_in_use = False
         self.lock = threading.RLock()
         self.host_memory: HostMemory | None = None
-        self.run_folder: Path | None = None  # shared by all processes of a replay
+        self.run_folder: Path | None = None  # all processes of a replay share this folder
         self.computing = False
         self.rank: Rank | None = None  # set only if it differs from the environment variables
         self.view = _AskedClass()

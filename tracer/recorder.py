@@ -184,7 +184,7 @@ class Recorder:
                 with self.cost.lock:
                     if not self.closed and not self._profiler.active and not self._writer.due_in_ns:
                         self._writer.flush_in_thread()
-                        self.cost.excluded_ns = 0  # id of the script's thread
+                        self.cost.excluded_ns = 0  # `excluded_ns` counts only time of the script's thread
                     pause_ns = self._writer.due_in_ns or _PAUSE_NS
 
         start_new_thread(write, ())  # `threading.enumerate()` does not list this thread

@@ -146,9 +146,9 @@ class StepRecorder:
             began_ns = perf_ns()
             if detail is not None:  # reports that come from a captured CUDA graph have no detail
                 if kind == MODULE:
-                    argument = argument, detail  # whether gradients are enabled
+                    argument = argument, detail  # `detail` is True if gradients are enabled
                 else:
-                    self._failed(detail)  # the error that ended a phase
+                    self._failed(detail)  # `detail` is the error that ended a phase
             with lock:
                 if is_reporting:
                     return

@@ -90,7 +90,7 @@ def graph_outputs(device: int) -> GraphOutputs:
 def _overwrites() -> bool:
     """Return True if Inductor's settings allow CUDA graphs to overwrite their earlier outputs."""
     settings: TorchAny = import_module("torch._inductor.config").triton
-    clones = getattr(settings, "cudagraph_trees_generation_cloning", None)  # since PyTorch 2.14
+    clones = getattr(settings, "cudagraph_trees_generation_cloning", None)  # this setting exists since PyTorch 2.14
     return bool(settings.cudagraph_trees) and not clones
 
 
@@ -118,5 +118,5 @@ def _check_inputs(func: Op, args: Args, kwargs: Kwargs) -> None:
             from torch._inductor.cudagraph_trees import CUDAGraphTreeManager
 
             message: TorchAny = CUDAGraphTreeManager.format_dealloc_msg
-            names_gradients = "is_grad_output" in signature(message).parameters  # since PyTorch 2.13
+            names_gradients = "is_grad_output" in signature(message).parameters  # this parameter exists since PyTorch 2.13
             raise RuntimeError(message(None, is_grad_output=found[1]) if names_gradients else message(None))

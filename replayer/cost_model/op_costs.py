@@ -67,7 +67,7 @@ class OpCosts:
         self.card = card
         self.settings = settings
         self.floor_ns = floor_ns
-        self.slowdown = 1.0  # of this GPU, see RecordedRun
+        self.slowdown = 1.0  # slowdown of this GPU, see RecordedRun
         self._curves = EfficiencyCurves.installed()
         self._learned: dict[str, list[_Learned]] = {}
         self._recorded_ns: dict[tuple[str, str, Shapes], int] = {}

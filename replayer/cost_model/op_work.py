@@ -149,7 +149,7 @@ def _product(batch: int, rows: int, columns: int, depth: int, unit: str, item: i
 
 
 def _convolution(image: Shape, weight: Shape, output: Shape, unit: str, item: int) -> OpWork:
-    if output[1] != weight[0]:  # a transposed convolution
+    if output[1] != weight[0]:  # the op is a transposed convolution
         image, output = output, image
     places = prod(output[2:])
     channels = image[1] if len(image) > 1 else 1
@@ -230,7 +230,7 @@ def _recurrent(op: str, shapes: Shapes, weights: Shapes, unit: str, item: int) -
         if is_recurrent:
             works[-1] = works[-1]._replace(block_clocks=2 * RECURRENT_TILE * depth * item / BLOCK_BYTES_PER_CLOCK[op])
             works.append(_memory_bound_work("add", ((batch, gates),), item)._replace(calls=calls))
-        if op == "rnn_backward":  # the gradient of the weight
+        if op == "rnn_backward":  # add the gradient of the weight
             works.append(_product(1, gates, inputs, rows, unit, item))
     return works
 

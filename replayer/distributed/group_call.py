@@ -13,7 +13,7 @@ from traces.model.trace import NONE
 
 @dataclass
 class RankValues:
-    values: torch.Tensor | None  # flat; None if the values are unknown
+    values: torch.Tensor | None  # the tensor is flat; None if the values are unknown
     sends: list[int] | None = None  # number of elements that this rank sends to each rank in an all-to-all
 
 

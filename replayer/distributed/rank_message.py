@@ -94,7 +94,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-Messages = Sequence[RankMessage] | Mapping[int, RankMessage]  # by place in the group
+Messages = Sequence[RankMessage] | Mapping[int, RankMessage]  # messages by the ranks' positions in the group
 
 
 def require_match(messages: Messages, own: int, other: int, rank_of: Callable[[int], str], library: str) -> None:

@@ -44,7 +44,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_OF_ALL_PAUSES_S = 0.000_05, 0.002, 0.
 # A waiting rank checks for messages at longer and longer intervals, to save CPU time.
 _PAUSES_PER_WAIT, _LOOKS_PER_WAIT = 64, 16
 _ALL_READ_UP_TO, _ALL_CHECK_UP_TO = 8, 64  # ranks
-_ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun's variable for the number of restarts
+_ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun sets this variable to the number of restarts
 _CIRCLE_LASTS_S = 4.0
 _MISSING_FOLLOWED = 8  # ranks
 _BUSY_AT_MOST_S = 60.0
@@ -180,7 +180,7 @@ class StoreExchange:
         self._left = self._broken = False
         self._deadlocks = deadlocks
         self._of_group = f" of group {group_name} ({self._ranks(range(self.size))})" if group_name else ""
-        self._is_recorded = False  # among the waits of `deadlocks`
+        self._is_recorded = False  # True if this wait is among the waits of `deadlocks`
         larger = max(self.size / _ALL_READ_UP_TO, 1.0)
         self._first_pause_s, self._longest_pause_s = _FIRST_PAUSE_S * larger, _LONGEST_PAUSE_S * larger
         self._check_after_s = LIVENESS_CHECK_AFTER_S * max(self.size / _ALL_CHECK_UP_TO, 1.0)

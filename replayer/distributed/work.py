@@ -85,7 +85,7 @@ class VirtualWork(_Awaited):
         self._outputs, self._combine = list(call.outputs), call.combine
         self._called = called
         self.device = comm_stream.device
-        self._limit_ns: int | None = None  # of a `wait` with a timeout
+        self._limit_ns: int | None = None  # timeout of a `wait` in nanoseconds, or None
         self.end_ns: int | None = None
         self.blocks_host = False
 

@@ -55,7 +55,7 @@ class NodeStreams(threading.local):
 
 class CurrentStreams:
     def __init__(self, devices: list[VirtualDevice], scheduler: StreamScheduler) -> None:
-        # `HostThread` and `callers` (by device)
+        # contains each thread's `HostThread`, and its `callers` by device
         self.local = threading.local()
         self.devices = devices
         self._scheduler = scheduler

@@ -26,8 +26,8 @@ from traces.model.layouts import Shape
 from traces.names.equivalent_ops import canonical_op
 
 _PLACES, _TILE, _WINDOW = 36, 4, (3, 3)
-_BYTES = 4  # fp32
-_WIDE, _NARROW = 128, 64  # channels; see Note [Winograd workspaces]
+_BYTES = 4  # size of an fp32 number
+_WIDE, _NARROW = 128, 64  # numbers of channels; see Note [Winograd workspaces]
 
 
 def winograd_workspaces(signature: OpSignature) -> tuple[tuple[int, ...], ...]:

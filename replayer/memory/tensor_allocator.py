@@ -28,7 +28,7 @@ from replayer.memory.device.request_log import RequestKind
 from replayer.memory.op_rows import OpRows, UnresolvedOps
 from traces.model.trace import Column
 
-USE_CYCLES = True  # False in tests and benchmarks
+USE_CYCLES = True  # some tests and benchmarks set this constant to False
 _MAX_STEP_EVENTS = 30_000  # only steps with at most this number of events are compared
 _NO_CYCLE: list[Expected] = [([], NO_REQUEST, 0, None)]
 

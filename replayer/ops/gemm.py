@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 _NAMES = (
     "mm addmm addmm_ bmm baddbmm baddbmm_ mv addmv addmv_ dot vdot _addmm_activation _int_mm _scaled_mm"
-    " _transformer_encoder_layer_fwd"  # calls `addmm` in C++
+    " _transformer_encoder_layer_fwd"  # this op calls `addmm` in C++
 ).split()
 
 _WITH_BIAS = (aten.addmm.default, aten._addmm_activation.default)

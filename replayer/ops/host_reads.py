@@ -149,7 +149,7 @@ def _removes_duplicates(data: torch.Tensor, among: torch.Tensor, *, assume_uniqu
 _WITH_TENSORS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 _SPACES = [getattr(op, kind) for op in (aten.linspace, aten.logspace) for kind in _WITH_TENSORS]
 _TO_SPARSE = (aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc, aten._to_sparse_bsr, aten._to_sparse_bsc)
-_DECOMPOSED = ("cholesky", "_linalg_eigh", "_linalg_svd", "linalg_matrix_exp")  # up to PyTorch 2.13
+_DECOMPOSED = ("cholesky", "_linalg_eigh", "_linalg_svd", "linalg_matrix_exp")  # this list applies to PyTorch 2.13 and earlier
 _STATUS = (aten._linalg_check_errors, aten.linalg_eig, aten._linalg_eigvals)
 _READS: dict[Op, _Reads] = {
     aten.histc.default: _finds_limits,

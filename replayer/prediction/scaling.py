@@ -31,7 +31,7 @@ from traces.names.device_names import copy_direction
 from traces.names.equivalent_ops import canonical_op
 from traces.rates.op_cost import compute_unit
 
-_ARITHMETIC = "gemm conv winograd cudnn cutlass xmma implicit fft attention flash wgrad dgrad".split()  # in kernel names
+_ARITHMETIC = "gemm conv winograd cudnn cutlass xmma implicit fft attention flash wgrad dgrad".split()  # parts of kernel names
 
 
 @dataclass(frozen=True)

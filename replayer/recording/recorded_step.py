@@ -19,9 +19,9 @@ LEADING = -1
 
 
 class MatchKeys(NamedTuple):
-    exact: str  # contains the op, shapes and dtype
+    exact: str  # this key contains the op, shapes and dtype
     equivalent: str  # replaces the op by a common name for equal computations
-    named: str  # has no shapes
+    named: str  # this key contains no shapes
 
 
 class Instance(NamedTuple):

@@ -18,10 +18,10 @@ from replayer.tensor.tensor import VirtualTensor
 _SURFACES = (
     "gc_collect os_exit torch_cuda torch_cuda_streams torch_cuda_random"
     " torch_cuda_mem_pool torch_cuda_gpu_trace"
-    " torch_cuda_graphs"  # after torch_cuda, torch_cuda_mem_pool
+    " torch_cuda_graphs"  # install this after torch_cuda and torch_cuda_mem_pool
     " nvml"  # after torch_cuda
     " torch_cuda_nvtx torch_cuda_comm torch_cuda_memory torch_cuda_memory_snapshot torch_backends"
-    " torch_accelerator"  # after torch_cuda, torch_cuda_memory
+    " torch_accelerator"  # install this after torch_cuda and torch_cuda_memory
     " torch_tensor torch_nested torch_fake_tensor torch_jit torch_tensor_subclass torch_func"
     " torch_utils_python_dispatch torch_pin_memory torch_cuda_tensors torch_nn_module torch_storage torch_serialization"
     " torch_amp torch_autograd torch_optim torch_utils_data torch_nn_parallel torch_nn_sync_batch_norm torch_distributed"

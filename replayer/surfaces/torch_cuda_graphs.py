@@ -64,8 +64,8 @@ class VirtualGraph:
     _seeds_and_offsets: list[tuple[Allocation, Allocation]]
     _memory_pools: list[VirtualMemPool]
     _capture: GraphCapture | None
-    _template: object  # cudaGraph_t
-    _executable: object  # cudaGraphExec_t
+    _template: object  # stands for a cudaGraph_t
+    _executable: object  # stands for a cudaGraphExec_t
     _keeps_graph: bool
 
     def __new__(cls, keep_graph: bool = False) -> Self:

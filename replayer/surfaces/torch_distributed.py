@@ -59,7 +59,7 @@ def install(torch_module: ModuleType) -> None:
         patch_everywhere(original, around(original, by))
     if hasattr(c10d, "_get_split_source"):
         patch_around(c10d, _get_split_source=_no_split_source)
-    if hasattr(c10d, "_maybe_attach_flight_recorder"):  # since PyTorch 2.15
+    if hasattr(c10d, "_maybe_attach_flight_recorder"):  # this function exists since PyTorch 2.15
         patch_around(c10d, _maybe_attach_flight_recorder=_attach_flight_recorder)
     patch_around(dist, _verify_params_across_processes=_verify_parameters)
     patch_around(dist.Reducer, __init__=_make_reducer, _delay_all_reduce=_reduce_at_once, _run_allreduce_hook=_reduce_bucket)
@@ -69,7 +69,8 @@ def install(torch_module: ModuleType) -> None:
     for name in ("collect_all", "wait_all"):
         patch_around(torch_module.futures, **{name: _join_first})
     patch_around(dist.Logger, set_runtime_stats_and_log=_quiet_statistics)
-    symmetric_memory = getattr(torch_module._C._distributed_c10d, "_SymmetricMemory", None)  # since PyTorch 2.5
+    # this class exists since PyTorch 2.5
+    symmetric_memory = getattr(torch_module._C._distributed_c10d, "_SymmetricMemory", None)
     for name in _SYMMETRIC_MEMORY:
         if hasattr(symmetric_memory, name):
             patch(symmetric_memory, **{name: partial(_refuse_symmetric_memory, name)})

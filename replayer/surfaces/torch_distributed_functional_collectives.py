@@ -68,7 +68,7 @@ def _for_each(one: TorchFunction) -> TorchFunction:
 
 class _Functional:
     def __init__(self) -> None:
-        self._under_way: WeakKeyDictionary[TorchAny, TorchAny] = WeakKeyDictionary()  # keys: memory of the results
+        self._under_way: WeakKeyDictionary[TorchAny, TorchAny] = WeakKeyDictionary()  # keys: the memory of results
 
     def wait_tensor(self, tensor: torch.Tensor) -> TorchAny:
         work = self._under_way.pop(_memory(tensor), None)

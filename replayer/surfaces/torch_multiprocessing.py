@@ -119,7 +119,7 @@ class _Sharing:
         if allocation is None:
             try:
                 with suppress(PermissionError):  # the process may belong to another user
-                    os.kill(process, 0)  # checks whether the sender runs
+                    os.kill(process, 0)  # this call checks whether the sender still runs
             except ProcessLookupError:
                 raise CudaError.INVALID_VALUE.to_torch() from None
             allocation = Allocation()

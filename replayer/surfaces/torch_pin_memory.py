@@ -86,7 +86,7 @@ def with_pin_memory(make: TorchFunction, pin: Callable[[torch.Tensor], torch.Ten
             check_generator(args, kwargs)
         if kwargs.get("out") is not None and kwargs.get("device") is not None:
             asked, given = torch.device(kwargs["device"]).type, kwargs["out"].device.type
-            if asked != given:  # `check_out_type_matches` in PyTorch
+            if asked != given:  # see `check_out_type_matches` in PyTorch
                 raise RuntimeError(f"device type {asked} does not match device type of out parameter ({given})")
             kwargs = {name: value for name, value in kwargs.items() if name != "device"}
         if not kwargs.get("pin_memory"):

@@ -22,7 +22,7 @@ from traces.script.patching import patch, patch_around
 def install(torch_module: ModuleType) -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    defined: TorchAny = vars(TorchDispatchMode).get("__init_subclass__")  # since PyTorch 2.11
+    defined: TorchAny = vars(TorchDispatchMode).get("__init_subclass__")  # this method exists since PyTorch 2.11
 
     def __init_subclass__(cls: TorchAny, **options: TorchAny) -> None:
         define = super(TorchDispatchMode, cls).__init_subclass__ if defined is None else defined.__get__(None, cls)

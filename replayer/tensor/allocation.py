@@ -39,8 +39,8 @@ attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
 set_attributes: TorchAny = _ALL_ATTRIBUTES.__set__
 _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
-KNOWN_LIMIT = 16_384  # elements
-_KNOWN_BYTES_LIMIT = 1 << 28  # bytes
+KNOWN_LIMIT = 16_384  # maximum number of elements
+_KNOWN_BYTES_LIMIT = 1 << 28  # maximum number of bytes
 
 
 def is_kept_on_host(shape: Shape, dtype: torch.dtype) -> bool:

@@ -26,7 +26,7 @@ from traces.model.machine import DeviceProperties
 
 BaseGenerator: TorchAny = torch.Generator
 DEFAULT_SEED = 67280421310721
-_STATE = struct.Struct("<Qq")  # seed and offset
+_STATE = struct.Struct("<Qq")  # a state contains the seed and the offset
 _SEED = struct.Struct("<Q")
 _NUMBER_BYTES = 8
 
@@ -207,7 +207,7 @@ def virtual_generator(generator: TorchAny) -> Generator | None:
 
 def _generator_in(args: Sequence[TorchAny], kwargs: Kwargs) -> TorchAny:
     for value in (*args, *kwargs.values()):
-        if BaseGenerator in type(value).__mro__:  # faster than `isinstance`
+        if BaseGenerator in type(value).__mro__:  # this check is faster than `isinstance`
             return value
     return None
 

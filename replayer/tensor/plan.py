@@ -77,7 +77,7 @@ class Plan:
     outcome: Outcome
     writes: tuple[tuple[int | str, bool], ...]  # for each written argument, its position or name, and True if it is a list
     reshaped: tuple[Reshaped, ...]
-    written: tuple[int, ...] | None = None  # positions
+    written: tuple[int, ...] | None = None  # positions of written arguments
     # the replayer calls this function after the op; arguments: (results, args, kwargs)
     set_values: Callable[[TorchAny, TorchAny, TorchAny], None] | None = field(init=False, default=None)
     kind: int = field(init=False, default=OutcomeKind.OTHER)

@@ -160,7 +160,8 @@ def _printed_class(name: str) -> type[TorchAny]:
 def printed_as(tensor: VirtualTensor, host: torch.Tensor, contents: str | None) -> str:
     plain = tensor.plain_class in (torch.Tensor, torch.nn.Parameter)
     printed: TorchAny = host.detach()
-    printed.__class__ = _printed_class("tensor" if plain else tensor.plain_class.__name__)  # `as_subclass` reads storages
+    # assign the class directly, because `as_subclass` reads storages
+    printed.__class__ = _printed_class("tensor" if plain else tensor.plain_class.__name__)
     printed.of = tensor
     tangent = _unpack_dual(tensor).tangent
     with temporarily_set(forward_ad, unpack_dual=lambda primal: forward_ad.UnpackedDualTensor(primal, tangent)):

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import clock_gettime_ns, perf_counter_ns
 
 try:
-    from time import pthread_getcpuclockid  # absent on macOS
+    from time import pthread_getcpuclockid  # macOS has no such function
 except ImportError:
     pthread_getcpuclockid = None  # type: ignore[assignment]
 

@@ -56,7 +56,7 @@ class FlightEntry(TypedDict):
     profiling_name: str  # for example "nccl:all_reduce"
     input_dtypes: list[str]
     input_sizes: list[tuple[int, ...]]
-    process_group: tuple[str, str]  # name and description
+    process_group: tuple[str, str]  # name and description of the process group
     duration_ms: NotRequired[float]
 
 
@@ -121,7 +121,7 @@ class FlightRecorder:
         self._windows: dict[int, deque[tuple[int, int]]] = {}
         self._rows = self._untimed = 0
         self._steps = 0  # number of steps since the last read
-        self._rate = 0  # entries per step
+        self._rate = 0  # number of entries per step
         self._interval = 1  # number of steps from the last read to the next
         self._began_ns = clock.perf_ns()
 

@@ -27,9 +27,9 @@ from replayer.memory.device.snapshot import SegmentDict, mapped_ranges, segment_
 from replayer.memory.device.stats import MemoryStats
 from replayer.memory.device.usage import DeviceUsage
 
-SMALL_BYTES = MIB  # largest block of the small pools
+SMALL_BYTES = MIB  # maximum size of blocks in the small pools
 SMALL_SEGMENT_BYTES = 2 * MIB
-OWN_SEGMENT_BYTES = 10 * MIB  # smallest block with its own segment
+OWN_SEGMENT_BYTES = 10 * MIB  # blocks of at least this size have their own segment
 _FROM_FINALIZER = "a finalizer requested GPU memory while the memory allocator was working"
 
 Layout = tuple[tuple[int, int, bool, int, int], ...]

@@ -18,7 +18,7 @@ from replayer.memory.device.blocks import Block, ExpandablePool, Pool, Reservati
 from replayer.memory.device.segments import Segments
 
 _ADDRESS = attrgetter("address")
-Note = Callable[[str, int, int, int], None]  # action, address, bytes, stream
+Note = Callable[[str, int, int, int], None]  # arguments: action, address, bytes, stream
 
 
 def best_fit(plain: Pool, size: int) -> Block | None:

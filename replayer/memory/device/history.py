@@ -28,7 +28,7 @@ class StackFrame(TypedDict):
 class HistoryEntry(TypedDict, total=False):
     action: str
     addr: int  # this key is missing if the action is "oom"
-    device_free: int  # bytes
+    device_free: int  # free memory in bytes, only if the action is "oom"
     size: int
     stream: int
     time_us: int

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EXABYTE = 1 << 60
 OomObserver = Callable[[int, int, int, int], None]
 
-# PyTorch 2.10, with its double spaces
+# The text of PyTorch 2.10, with the original double spaces
 DEFAULT_OOM_TEXT = (
     "CUDA out of memory. Tried to allocate 0 bytes. GPU 0 has a total capacity of 0 bytes of which 0 bytes is free. Including"
     " non-PyTorch memory, this process has 0 bytes memory in use. Of the allocated memory 0 bytes is allocated by PyTorch, and"
@@ -70,7 +70,7 @@ class OutOfMemory(MemoryError):
 
 _SIZE = r"\d+(?:\.\d+)? (?:bytes|[KMGTPE]iB)"
 
-# PyTorch 1.0 to 2.0, and since 2.1
+# The patterns match messages of PyTorch 1.0 to 2.0, and of PyTorch 2.1 and later
 _PLACES: tuple[tuple[str, Callable[[Figures], int]], ...] = (
     (rf"(?<=Tried to allocate ){_SIZE}", lambda figures: figures.asked_bytes),
     (rf"{_SIZE}(?= total capacity)|(?<=total capacity of ){_SIZE}", lambda figures: figures.capacity_bytes),

@@ -23,7 +23,7 @@ class RequestKind(IntEnum):
 
     REQUEST = 0  # bytes
     OPTIONAL = 1  # bytes; Note [Failed convolution workspaces] in scratch_memory.py
-    FREE = 2  # index of the request
+    FREE = 2  # index of the request whose memory is freed
     EMPTY_CACHE = 3  # 0
     STEP = 4  # 0
     LOOK = 5  # 0: the script called `memory_allocated`
@@ -88,7 +88,7 @@ class RequestLog:
 @dataclass(frozen=True)
 class RankRequests:
     rank: int
-    ended: int  # steps
+    ended: int  # number of steps that have ended
     devices: list[RequestLog]
 
     def write(self, folder: Path, pid: int) -> None:

@@ -25,10 +25,10 @@ from replayer.memory.device.blocks import Ages, Block, Pool, link
 from replayer.memory.device.stats import PoolStats
 
 _TOP = 0x7F80_0000_0000
-_SPAN = 1 << 40  # address bytes per device
+_SPAN = 1 << 40  # each device has an address range of this size
 _RANGE_BYTES = 32 << 20  # Note [Addresses]
 _RESERVED_BASE = 0x1000_0000_0000
-_RESERVED_SPAN = 5 << 40  # for expandable segments
+_RESERVED_SPAN = 5 << 40  # address range for expandable segments
 
 
 class AddressSource(Protocol):
@@ -84,8 +84,8 @@ class DriverAddresses:
 
     def __init__(self, device: int) -> None:
         self._top = _TOP - device * _SPAN
-        self._ranges: list[_AddressRange] = []  # by address
-        self._with_holes: list[_AddressRange] = []  # by number
+        self._ranges: list[_AddressRange] = []  # ranges in the order of their addresses
+        self._with_holes: list[_AddressRange] = []  # ranges in the order of their numbers
         self._made = 0
 
     def allocate(self, size_bytes: int) -> int:
@@ -132,7 +132,7 @@ class Segments:
         self.capacity_bytes = capacity_bytes
         self.outside_bytes = outside_bytes
         self.allowed_bytes: int | None = None  # limit from `set_per_process_memory_fraction`
-        self.taken = self.returned = 0  # numbers of successful driver calls
+        self.taken = self.returned = 0  # numbers of successful calls of the driver
         self.tails: dict[int, Block] = {}
         self.ages = ages
         self._addresses = addresses or DriverAddresses(device)

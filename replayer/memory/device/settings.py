@@ -26,7 +26,7 @@ NO_DIVISIONS = (0,) * POWER2_INTERVALS
 # if several of these variables are set, the first one is used
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
-# no effect in a replay
+# these settings have no effect in a replay
 IGNORED = frozenset(
     "graph_capture_record_stream_reuse pinned_free_catch_all pinned_use_background_threads pinned_use_cuda_host_register"
     " pinned_use_hip_host_register release_lock_on_cudamalloc release_lock_on_hipmalloc".split()

@@ -16,7 +16,7 @@ from replayer.torch_types import TorchAny
 Counted = dict[str, int]  # keys: current, peak, allocated, freed
 StatsDict = dict[str, TorchAny]  # the format of `torch.cuda.memory_stats_as_nested_dict`
 
-# PyTorch's names
+# the names in PyTorch's statistics
 _NAMES = {
     "allocation": "blocks",
     "segment": "segments",

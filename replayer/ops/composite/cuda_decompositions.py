@@ -28,7 +28,7 @@ aten = torch.ops.aten
 _LOSSES_MADE_OF_LOSS_OPS = frozenset(("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "log_softmax", "ctc_loss"))
 _COMPOSITE = "CompositeImplicitAutograd"
 
-_MASK_STEP = 8  # elements
+_MASK_STEP = 8  # a mask's strides must be multiples of this number of elements
 
 _KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
 

@@ -31,10 +31,10 @@ _FLASH_BLOCK, _EFFICIENT_BLOCK = 128, 32  # kernels round the number of rows up 
 @dataclass(frozen=True)
 class _Attention:
     dropout_p: float
-    causal: int  # custom_mask_type, or 0
+    causal: int  # value of custom_mask_type, or 0 without a causal mask
     scale: float | None
     seed: torch.Tensor
-    offset: torch.Tensor  # of Philox, as the seed
+    offset: torch.Tensor  # Philox offset, which belongs to the seed
     window: tuple[int, int] = (-1, -1)  # number of visible keys before and after the diagonal; -1 means all keys
 
     @classmethod

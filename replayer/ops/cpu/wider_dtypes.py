@@ -69,7 +69,7 @@ def in_wider_dtypes(func: Op, run: TorchFunction, args: list[TorchAny], kwargs: 
         return wide
 
     def widen_dtype(dtype: torch.dtype) -> torch.dtype:
-        return _WIDER.get(dtype, dtype) if tensors else torch.int64  # for example `tril_indices`
+        return _WIDER.get(dtype, dtype) if tensors else torch.int64  # for ops without tensor arguments, such as `tril_indices`
 
     wide_args, wide_kwargs = tree_map_only(torch.Tensor, widen, (args, kwargs))
     wide_args, wide_kwargs = tree_map_only(torch.dtype, widen_dtype, (wide_args, wide_kwargs))

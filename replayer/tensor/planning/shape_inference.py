@@ -211,7 +211,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
             advice = "PyTorch has no shape rule for this call; replay with --values compute, or call it on the CPU"
             raise NotEmulated(func._schema.name, advice) from missing
     except IndexError:
-        _run_on_cpu(func, args, kwargs)  # raises PyTorch's error
+        _run_on_cpu(func, args, kwargs)  # this call raises PyTorch's error
         raise
     except (RuntimeError, AssertionError, ValueError) as refused:
         if asks_for_sizes(refused):

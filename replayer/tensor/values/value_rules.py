@@ -30,7 +30,7 @@ from replayer.timing.stream import VirtualStream
 from replayer.torch_types import Op, TorchAny
 
 EXACT_DTYPES = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
-FLOATS_LIMIT = 256  # elements
+FLOATS_LIMIT = 256  # maximum number of elements
 LISTED_LIMIT = 64
 
 Rule = Callable[[TorchAny, TorchAny, TorchAny], None]
