@@ -293,7 +293,7 @@ answer([same, total - free])
     assert result == [True, 0]
 
 
-def test_the_seed_determines_all_durations(on_device: OnDevice, tmp_path: Path) -> None:
+def test_the_seed_of_the_simulated_device_determines_all_durations(on_device: OnDevice, tmp_path: Path) -> None:
     """GIVEN no jitter WHEN a program runs twice THEN all durations are equal. With another seed, they differ. A product of
     twice the size has eight times as many operations."""
     code = """

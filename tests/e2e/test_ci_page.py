@@ -69,7 +69,7 @@ def test_the_commands_on_the_ci_page_work_in_a_shell(repository: Path) -> None:
     assert "<svg" in (repository / "report.html").read_text(encoding="utf-8")
 
 
-def test_the_commands_of_the_action_run(repository: Path) -> None:
+def test_the_commands_of_the_github_action_run_without_errors(repository: Path) -> None:
     shell("trace gate init perf/v100.msgpack -o perf/budgets.toml", repository)
     summary = repository / "summary.md"
     given = {

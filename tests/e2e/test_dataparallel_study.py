@@ -76,7 +76,9 @@ def one_gpu(tmp_path: Path) -> Path:
         ("densenet121", 7_978_856, 120, 6_957_834),
     ],
 )
-def test_the_networks_have_the_published_sizes(name: str, parameters: int, convolutions: int, here: int) -> None:
+def test_the_networks_have_the_published_numbers_of_parameters(
+    name: str, parameters: int, convolutions: int, here: int
+) -> None:
     with torch.device("meta"):
         net, small = MODELS[name](), MODELS[name](classes=10, channels=1)
     assert sum(p.numel() for p in net.parameters()) == parameters

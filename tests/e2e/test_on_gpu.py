@@ -382,7 +382,9 @@ def test_programs_that_would_exceed_the_limit_are_skipped(tmp_path: Path, monkey
     assert list(json.loads(facts.read_text())["steps"]) == ["1 ms", "5 ms"]
 
 
-def test_recordings_are_packed_within_the_limits(on_gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recordings_are_packed_into_tar_files_within_the_size_limits(
+    on_gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """GIVEN more files than fit THEN no tar file is too large, and the omitted files are reported."""
     monkeypatch.setattr(on_gpu, "MAX_FILES", 3)
     monkeypatch.setattr(on_gpu, "MAX_FILE_BYTES", 40_000)

@@ -30,7 +30,7 @@ def _answers(dtypes: dict[str, str], samples: str = "1234") -> dict[str, Any]:
         ("ok float32", "died: SIGSEGV", "died here"),
     ],
 )
-def test_differences_from_a_gpu_are_classified(gpu: str, virtual: str, kind: str) -> None:
+def test_different_answers_of_virtual_gpu_and_gpu_are_classified(gpu: str, virtual: str, kind: str) -> None:
     assert kind_of(gpu, virtual) == kind
 
 

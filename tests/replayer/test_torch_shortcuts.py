@@ -206,7 +206,7 @@ def test_batch_norm_launches_the_same_op_from_every_entry_point(training: bool) 
 
 
 @pytest.mark.warm
-def test_traces_of_modules_contain_batch_norm() -> None:
+def test_a_traced_module_contains_its_batch_norm_op() -> None:
     use()
     norm = torch.nn.BatchNorm1d(4).eval().cuda()
     jit: Any = torch.jit

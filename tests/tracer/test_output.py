@@ -41,7 +41,7 @@ def test_the_time_between_writes_grows_to_half_a_second(tmp_path: Path) -> None:
     assert [pause_ns // 10**6 for pause_ns in pauses_ns] == [10, 20, 40, 80, 160, 320, 500, 500]
 
 
-def test_rows_after_the_end_are_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_added_after_the_recording_was_closed_are_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A daemon thread of the script may train until the process ends."""
     output = output_at(tmp_path / "x.part")
     output.close(Trace())

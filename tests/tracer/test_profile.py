@@ -123,7 +123,7 @@ def test_the_profiler_starts_after_the_device_is_idle() -> None:
 
 
 @pytest.mark.parametrize(("stacks", "has_trace_only"), [(True, True), (False, False)])
-def test_with_stacks_the_profiler_keeps_all_events(stacks: bool, has_trace_only: bool) -> None:
+def test_the_profiler_keeps_all_events_if_stacks_are_recorded(stacks: bool, has_trace_only: bool) -> None:
     here = Profiled(stacks=stacks, has_trace_only=has_trace_only)
     here.steps("prepare")
     assert here.calls[1] == "trace_only None"

@@ -33,7 +33,7 @@ from traces.script.configuration import RecordConfig
         ("/usr/lib:/mnt/ann/project/lib", ".../lib:lib"),
     ],
 )
-def test_paths_are_removed_from_texts(text: str, kept: str) -> None:
+def test_file_paths_are_removed_from_recorded_texts(text: str, kept: str) -> None:
     assert without_paths(text, Path("/mnt/ann/project")) == kept
 
 

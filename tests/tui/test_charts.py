@@ -127,7 +127,7 @@ def test_a_chart_with_a_single_line_has_no_legend() -> None:
 
 
 @pytest.mark.parametrize(("count", "dots"), [(400, 400), (401, 0)])
-def test_a_long_curve_has_no_dots(count: int, dots: int) -> None:
+def test_a_chart_with_many_points_has_no_dots(count: int, dots: int) -> None:
     assert len(values(chart(a_line([1.0] * count, has_dots=True)), "circle dot", "cx")) == dots
 
 

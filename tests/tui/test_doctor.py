@@ -77,7 +77,7 @@ def test_doctor_reports_the_99th_percentile_of_clock_lateness(
 
 
 @pytest.mark.program
-def test_torch_is_checked_in_a_separate_process() -> None:
+def test_doctor_checks_torch_in_a_separate_process() -> None:
     found = {of.check: of for of in doctor._torch()}
     assert found["torch"].state is Health.ok and found["torch.profiler"].state is Health.ok
     assert "2." in found["torch"].told and "GPU" in found

@@ -90,7 +90,7 @@ def test_the_report_follows_the_dark_mode_setting_of_the_browser(browser: str, p
     assert brightness[1][0] < 200 < 600 < brightness[1][1]
 
 
-def test_the_report_can_be_printed(browser: str, page: Path, tmp_path: Path) -> None:
+def test_a_browser_can_print_the_report_as_pdf(browser: str, page: Path, tmp_path: Path) -> None:
     ran(browser, tmp_path, f"--print-to-pdf={tmp_path / 'x.pdf'}", "--no-pdf-header-footer", page.as_uri())
     printed = (tmp_path / "x.pdf").read_bytes()
     assert printed.startswith(b"%PDF") and 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 8

@@ -24,7 +24,7 @@ def test_flops_of_matrix_products_and_convolutions_agree_with_the_textbook() -> 
     assert flops("relu", ((64, 64),)) == 0
 
 
-def test_half_precision_moves_half_the_bytes() -> None:
+def test_half_precision_tensors_have_half_as_many_bytes_as_float32() -> None:
     assert size_bytes(((10, 10),), "float16") * 2 == size_bytes(((10, 10),), "float32") == 400
 
 

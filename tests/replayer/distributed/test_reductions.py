@@ -28,7 +28,7 @@ def test_sends_accept_transposed_tensors_and_collectives_accept_channels_last_te
         require_dense([IMAGES, TRANSPOSED], point_to_point=False)
 
 
-def test_premultiplied_sums_accept_the_four_floating_dtypes() -> None:
+def test_premultiplied_sums_accept_only_the_four_floating_dtypes() -> None:
     four = [torch.zeros(1, dtype=dtype) for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)]
     assert Reduction.of(_twice(), four) == Reduction("PREMUL_SUM", 2.0)
     assert Reduction.of(_twice(), four[:1]).factor == 2.0
@@ -56,7 +56,7 @@ def test_float8_sums_need_compute_capability_9_0(monkeypatch: pytest.MonkeyPatch
         ([[1 + 1j], [2 + 0j]], [1.5 + 0.5j]),
     ],
 )
-def test_averages_of_integers_drop_the_fraction(of_ranks: list[list[Any]], mean: list[Any]) -> None:
+def test_an_average_of_integers_over_ranks_drops_the_fraction(of_ranks: list[list[Any]], mean: list[Any]) -> None:
     combined = Reduction("AVG").combine([RankValues(torch.tensor(values)) for values in of_ranks])
     assert combined is not None and combined.tolist() == mean
 

@@ -85,7 +85,7 @@ def test_without_error_handling_a_late_rank_passes_a_barrier(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("handling", ["0", "3"])
-def test_comparing_calls_turns_error_handling_on(handling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detailed_debugging_of_collectives_enables_error_handling(handling: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", handling)
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
     assert watchdog._error_handling() == "3"

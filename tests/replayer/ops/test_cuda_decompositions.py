@@ -274,7 +274,7 @@ def test_can_use_efficient_attention_accepts_grouped_heads_since_torch_2_14(rele
     assert torch.backends.cuda.can_use_efficient_attention(params) is is_accepted
 
 
-def test_attention_needs_two_dimensions() -> None:
+def test_attention_rejects_tensors_with_fewer_than_two_dimensions() -> None:
     use()
     row, vector = torch.empty(4, 8, device="cuda"), torch.empty(8, device="cuda")
     assert F.scaled_dot_product_attention(row, row, row).shape == (4, 8)

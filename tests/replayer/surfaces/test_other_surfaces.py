@@ -236,7 +236,7 @@ def test_a_scheduled_profiler_calls_its_trace_handler() -> None:
     assert written == [1]
 
 
-def test_the_old_profiler_api_is_accepted() -> None:
+def test_the_old_profiler_accepts_the_argument_use_device() -> None:
     use()
     x = torch.ones(4, device="cuda")
     with torch.autograd.profiler.profile(use_device="cuda") as profiled:

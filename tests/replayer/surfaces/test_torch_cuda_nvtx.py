@@ -31,7 +31,7 @@ def test_range_push_and_range_pop_return_the_same_depths_as_nvtx() -> None:
 
 
 @pytest.mark.parametrize("call", ["range_push", "range_start", "mark"])
-def test_names_of_ranges_are_strings(call: str) -> None:
+def test_nvtx_functions_accept_only_strings_as_range_names(call: str) -> None:
     use()
     with pytest.raises(TypeError, match="incompatible function arguments"):
         getattr(nvtx, call)(5)

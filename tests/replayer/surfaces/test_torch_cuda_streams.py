@@ -208,7 +208,7 @@ def test_an_external_stream_with_a_known_handle_is_the_existing_stream() -> None
             cuda.ExternalStream(wrong, device=1)
 
 
-def test_an_interprocess_event_must_not_measure_times() -> None:
+def test_an_interprocess_event_that_measures_times_raises_an_error() -> None:
     # CUDA's documentation of cudaEventCreateWithFlags: `cudaEventInterprocess` must be combined with `cudaEventDisableTiming`
     use()
     event = cuda.Event(enable_timing=True, interprocess=True)

@@ -260,7 +260,7 @@ def test_autocast_casts_as_cuda_does() -> None:
     assert gpu.live_bytes() == live  # the cached casts have been freed
 
 
-def test_gradient_scaling_finds_no_infinities() -> None:
+def test_the_gradient_scaler_finds_no_infinite_gradients() -> None:
     use()
     model = nn.Linear(4, 4).cuda()
     optimizer = torch.optim.AdamW(model.parameters())

@@ -233,7 +233,9 @@ tracks_and_spans = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 20), st.
 
 
 @given(tracks_and_spans, st.booleans())
-def test_clipped_events_nest_strictly(rows: list[tuple[int, int, int, bool]], on_stream: bool) -> None:
+def test_exported_events_are_clipped_so_that_they_nest_strictly(
+    rows: list[tuple[int, int, int, bool]], on_stream: bool
+) -> None:
     track, start, duration, _ = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(4))
     ends = nested_ends((track,), start, start + duration, keep_later=on_stream)
     assert (ends <= start + duration).all() and (ends >= start).all()

@@ -178,7 +178,7 @@ def is_large(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) is float and abs(node.value) >= 1000
 
 
-def test_all_numbers_used_in_comparisons_are_found() -> None:
+def test_the_check_finds_all_constants_that_comparisons_use() -> None:
     source = "A = 3\n_B: int = 1 << 4\nC, _D = 1.5, -2\nE = 7\n_F = (2, 0)\n"
     source += "x = y > A\nz = min(y, _B)\nw = np.clip(y, 0, C)\nv = y < _F or y < 0.3 * z or y > 1 or y > 1e6\nu = _D + E\n"
     assert compared_numbers(ast.parse(source), set()) == {"A", "_B", "C", "_F", "0.3", "1000000.0"}

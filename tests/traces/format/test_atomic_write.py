@@ -31,7 +31,7 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_no_temporary_file(tmp_path
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_device_file_is_written_directly() -> None:
+def test_device_files_are_written_without_a_temporary_file() -> None:
     null = Path("/dev/null")
     with atomic_write(null) as file:
         assert Path(file.name) == null

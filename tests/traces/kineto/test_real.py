@@ -296,7 +296,7 @@ def test_broken_files_are_read_in_part_and_their_problems_are_counted(shared_tra
     assert (trace.problems, len(trace.host), len(trace.device)) == (problems, host, device)
 
 
-def test_every_broken_file_is_covered(shared_traces: Path) -> None:
+def test_every_broken_file_in_shared_has_an_expected_result(shared_traces: Path) -> None:
     files = {file.name for file in (shared_traces / "broken").iterdir()}
     assert files == BROKEN.keys() | {"empty.json"}
 

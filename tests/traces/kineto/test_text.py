@@ -126,7 +126,7 @@ def test_after_a_repair_the_fields_behind_the_event_list_are_still_read() -> Non
     assert problems == {"non-finite-number": 1, "trailing-comma": 1}
 
 
-def test_only_invalid_escapes_are_repaired() -> None:
+def test_reading_json_repairs_only_invalid_escapes() -> None:
     text = rb'[{"ph": "X", "v": "\\c \c \n \ud83d\ude00 \ud83d \u00e9 \q"}]'
     problems: Counter[str] = Counter()
     document = parse(text, problems, "x")

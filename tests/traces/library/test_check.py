@@ -113,7 +113,9 @@ def test_the_library_check_reports_a_missing_source_or_workload(own_library: Pat
         ({"run": {"host": ""}}, []),
     ],
 )
-def test_personal_data_is_found_under_any_key(own_library: Path, provenance: dict[str, Any], told: list[str]) -> None:
+def test_the_library_check_finds_personal_data_under_any_key(
+    own_library: Path, provenance: dict[str, Any], told: list[str]
+) -> None:
     assert found(own_library, measured([10], provenance=provenance)) == [(ERROR, text) for text in told]
 
 
@@ -156,7 +158,7 @@ def test_replays_and_predictions_are_no_measurements(tmp_path: Path) -> None:
         assert of_recording(tmp_path, trace) == [(ERROR, f"not measured: it is a {kind}")]
 
 
-def test_recordings_are_checked_like_files_of_measurements(tmp_path: Path) -> None:
+def test_the_library_checks_recordings_and_measurement_files_by_the_same_rules(tmp_path: Path) -> None:
     """GIVEN steps that alternate between 100 and 122 us WHEN the longer steps take 123 us THEN the variation exceeds 10 %.
 
     With 122 us, half of the interquartile range is 11 us, which is 9.9 % of the median of 111 us.

@@ -362,7 +362,9 @@ def test_times_outside_the_measured_range_are_extrapolated_linearly(batch: int, 
         ((2, 4), (14, 22), 1, 10), ((4,), (22,), 9, 22), ((), (), 9, None),
     ],
 )  # fmt: skip
-def test_the_memory_peak_grows_linearly(batches: tuple[int, ...], peaks: tuple[int, ...], batch: int, peak: int | None) -> None:
+def test_the_memory_peak_is_assumed_to_grow_linearly_with_the_batch_size(
+    batches: tuple[int, ...], peaks: tuple[int, ...], batch: int, peak: int | None
+) -> None:
     cell = a_cell(memory_batches=np.array(batches, np.int64), peak_bytes=np.array(peaks, np.int64))
     assert cell.peak_at(batch) == peak
 

@@ -253,7 +253,7 @@ def test_each_module_call_is_reported_with_its_number_and_the_launch_count(is_op
         (False, "cpu", True, "off"),
     ],
 )
-def test_autocast_may_decorate_forward(
+def test_autocast_may_be_used_as_a_decorator_of_forward(
     around: bool, device: str, enabled: bool, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GIVEN a model whose `forward` has the decorator `torch.autocast` WHEN the model or DistributedDataParallel is called THEN

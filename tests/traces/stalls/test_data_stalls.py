@@ -193,7 +193,7 @@ def test_runs_with_too_few_steps_or_no_loader_are_rejected() -> None:
         stalls_of(run_of(1), run_of(1), [], 1, [])
 
 
-def test_files_that_were_not_observed_are_reported() -> None:
+def test_stalls_reports_that_some_file_reads_were_not_counted() -> None:
     unseen = loading(10)
     unseen.read_bytes = 0
     [note] = stalls_of(run_of(20), run_of(20), [unseen], 2, []).notes

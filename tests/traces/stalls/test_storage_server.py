@@ -66,7 +66,7 @@ def test_processes_share_the_disk_and_their_reads_are_summed(tmp_path: Path) -> 
     assert (loading.workers, loading.data_set_samples) == (2, 100)
 
 
-def test_a_server_that_has_ended_is_reported(tmp_path: Path) -> None:
+def test_a_read_from_a_stopped_storage_server_raises_an_error(tmp_path: Path) -> None:
     with StorageServer(tmp_path / "s"):
         client = StorageClient(tmp_path / "s")
     with pytest.raises((ConnectionError, FileNotFoundError)):

@@ -34,7 +34,7 @@ def test_ranks_that_do_not_fit_in_memory_are_rejected() -> None:
     require_ranks(64, None, [])
 
 
-def test_the_split_into_machines_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_message_says_how_ranks_are_split_into_machines(capsys: pytest.CaptureFixture[str]) -> None:
     require_ranks(256, None, [])
     assert capsys.readouterr().err == "trace: 256 ranks run as 32 machines of 8 GPUs (PyTorch supports at most 128)\n"
     require_ranks(128, None, [])

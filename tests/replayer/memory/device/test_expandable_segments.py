@@ -279,7 +279,7 @@ def test_an_expandable_segment_does_not_reuse_a_block_still_used_by_a_stream() -
     assert take(memory, 10 * MIB).address == start
 
 
-def test_addresses_run_out_after_many_streams() -> None:
+def test_the_allocator_raises_an_error_if_all_addresses_are_used_up() -> None:
     memory = memory_of(capacity_bytes=1 << 40)
     with pytest.raises(RuntimeError, match="no range of 1,236,950,581,248 free addresses is left"):
         for stream in range(10):

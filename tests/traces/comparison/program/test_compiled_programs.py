@@ -94,7 +94,7 @@ def test_compilation_does_not_change_the_number_of_matrix_products(layers: int, 
         ((100, 1), (96, 1), Sameness.OTHER_PROGRAM),
     ],
 )
-def test_products_are_counted_per_step(eager: tuple[int, int], compiled: tuple[int, int], sameness: Sameness) -> None:
+def test_matrix_products_are_counted_per_step(eager: tuple[int, int], compiled: tuple[int, int], sameness: Sameness) -> None:
     """GIVEN traces with different numbers of steps WHEN their matrix products per step differ by more than 3 % of the larger
     number THEN the programs are different."""
     (ours, steps), (theirs, other_steps) = eager, compiled

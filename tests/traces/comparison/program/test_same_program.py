@@ -346,7 +346,7 @@ def test_a_trace_without_gpu_work_is_a_different_program() -> None:
     assert verdict_of(training(), idle) == (False, "the second trace has no op with GPU work, the other has 8")
 
 
-def test_real_batch_sizes_are_distinguished(shared_traces: Path) -> None:
+def test_real_recordings_with_different_batch_sizes_are_distinguished(shared_traces: Path) -> None:
     small, large = (read_kineto(shared_traces / f"a100_particle_fwd_bs{size}.json.gz") for size in (2, 32))
     result = compare(small, large)
     assert result.verdict.same is False
