@@ -117,9 +117,9 @@ class Figures:
     """Contains the results of one run, or medians of several runs. Errors are fractions of the recorded values, and times are
     in ns."""
 
-    step_ns: float | None = None  # recorded
+    step_ns: float | None = None  # recorded step time
     step: float | None = None
-    phase: float | None = None  # of the recorded step
+    phase: float | None = None  # largest error of a phase, as a share of the recorded step
     busy: float | None = None
     idle_ns: float | None = None  # replayed less recorded
     idle: float | None = None

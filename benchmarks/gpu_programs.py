@@ -31,12 +31,12 @@ PROGRAMS_FOLDER = ROOT / "tests" / "cuda" / "programs"
 STAGE_S = 105.0  # the longest time of this stage
 RUN_S = 45.0  # the longest time of one run; compiled programs need about 20 s
 EXTRA_S = 2.0  # seconds by which a recorded script may end later after an error on a real GPU
-PROCESSORS = 16  # for the limits above; with fewer processors, they are proportionally longer
+PROCESSORS = 16  # number of processors for the limits above; with fewer processors, the limits are proportionally longer
 SIDE_BY_SIDE = 0.75  # simultaneous runs per processor
 SHARE_SIDE_BY_SIDE = 0.7  # after this share of the stage's time, no more runs begin in parallel
 GRACE_S = 1.0  # how long child processes may run after their parent has ended
 
-_FEW_THREADS = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "4"}  # for runs at the same time
+_FEW_THREADS = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "4"}  # settings for programs that run at the same time
 _FAULTY_LAUNCH = str(30 * 17)  # a launch in the last step of ends.py fails on the simulated device
 
 

@@ -256,7 +256,7 @@ def after_profile(run: Run) -> dict[str, Any]:
     if run.dry:
         return {"status": "skipped", "why": "the virtual GPU does not use CUPTI, so a profile does not make later steps slower"}
     facts = run.work / "after_profile.json"
-    seconds = max(min(COST_SECONDS, run.seconds_left - 10), 0.0)  # without the imports
+    seconds = max(min(COST_SECONDS, run.seconds_left - 10), 0.0)  # minus the time for imports
     call(run, [sys.executable, str(HERE / "after_profile.py"), "--seconds", f"{seconds:.0f}", "--json", str(facts)])
     found: dict[str, Any] = json.loads(facts.read_text())
     return found
@@ -267,7 +267,7 @@ def cost(run: Run) -> dict[str, Any]:
     facts = run.work / "recording_cost.json"
     seconds = 3.0 if run.dry else COST_SECONDS
     small = ["--batch-size", "2", "--image-size", "32", "--on", run.on]
-    limit = max(run.seconds_left - 10, 0.0)  # without the imports
+    limit = max(run.seconds_left - 10, 0.0)  # minus the time for imports
     chosen = [word for name in (DRY_COST if run.dry else COST_PROGRAMS) for word in ("--only", name)]
     words = [
         str(HERE / "recording_cost.py"),

@@ -41,8 +41,8 @@ Step = Callable[[], tuple[int, int]]  # a training step; returns the time of oth
 class Turn(NamedTuple):
     """Contains the mean times of the steps in one turn, in microseconds, and the time of a fast step."""
 
-    clock_us: float  # without the other work
-    processor_us: float  # without the other work
+    clock_us: float  # elapsed time of a step, without the other work
+    processor_us: float  # processor time of a step, without the other work
     whole_us: float
     low_us: float  # elapsed time of a fast step, without the other work
     writer_us: float  # processor time of the recorder's threads since the previous turn

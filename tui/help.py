@@ -35,7 +35,7 @@ Options = TypeVar("Options")
 
 RUN, LOOK, FILES, CHECK = "Record and replay", "Look and compare", "Files and other tools", "This machine and CI"
 _OTHERS = "Commands"
-_GROUPS = (RUN, LOOK, FILES, CHECK, _OTHERS)  # in the order of `trace --help`
+_GROUPS = (RUN, LOOK, FILES, CHECK, _OTHERS)  # groups in the order of `trace --help`
 _WIDEST = 140  # columns; longer lines are hard to read
 _LABELS = 34  # columns; after a longer option name, the help text begins on the next line
 _COMMON = "Options of every command"

@@ -123,7 +123,7 @@ def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
     outermost = outermost[begin_in_steps(trace, outermost, steps)]
     took_ns, at_op, is_backward = attributed_work(trace, steps, op)
 
-    sums: dict[str, list[float]] = {}  # by function: GPU time, own GPU time, backward time, host time
+    sums: dict[str, list[float]] = {}  # for each function: GPU time, own GPU time, backward time, host time
 
     def add(ops: Column, took_ns: Column, columns: tuple[int, ...], own: int | None = None) -> None:
         stacks, place = np.unique(host.stack[ops], return_inverse=True)

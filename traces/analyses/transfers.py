@@ -22,7 +22,7 @@ class TransferSum:
 
     kind: str  # such as "Memcpy HtoD (Pageable -> Device)"
     count: int  # number of copies
-    bytes: int  # without transfers of unknown size
+    bytes: int  # total size, without transfers of unknown size
     duration_ns: int  # total duration
     gbps: float | None  # None if all sizes are unknown
     over_time: tuple[float, ...]  # GB/s in equal parts of the trace's time; empty if all sizes are unknown

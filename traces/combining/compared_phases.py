@@ -50,7 +50,7 @@ Earlier = dict[str, str | None]  # maps the name of a phase to the name of the p
 @dataclass
 class ComparedPhase:
     names: tuple[str, ...]
-    places: list[Column]  # per profiled step: indices of the phase's parts in `ProfiledSteps.rows`
+    places: list[Column]  # for each profiled step: indices of the phase's parts in `ProfiledSteps.rows`
     clean_ns: float  # host time including waits for the GPU
     noise_ns: float  # possible error of the profiled-minus-clean difference
     profiled_ns: float  # host time without waits for the GPU

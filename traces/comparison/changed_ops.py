@@ -102,8 +102,8 @@ class NameChange:
     """Compares how often an op or kernel is called per step in two traces, and how long its calls take."""
 
     name: str  # name of the kernel or op
-    recorded_count: float  # per step
-    replayed_count: float  # per step
+    recorded_count: float  # calls per step in the first trace
+    replayed_count: float  # calls per step in the second trace
     recorded_ns: int  # GPU time per step
     replayed_ns: int  # GPU time per step
     op: str = ""  # for a kernel, the launching op with the most GPU time, or "" if unknown
@@ -135,8 +135,8 @@ class Replacement:
 class ChangeLists:
     """Lists the changed kernels or ops, largest time difference first."""
 
-    added: list[NameChange] = field(default_factory=list)  # only in the second trace
-    gone: list[NameChange] = field(default_factory=list)  # only in the first trace
+    added: list[NameChange] = field(default_factory=list)  # ops or kernels that only the second trace contains
+    gone: list[NameChange] = field(default_factory=list)  # ops or kernels that only the first trace contains
     longer: list[NameChange] = field(default_factory=list)  # more GPU time in the second trace
     shorter: list[NameChange] = field(default_factory=list)  # less GPU time in the second trace
     replaced: list[Replacement] = field(default_factory=list)  # work that has different names in the two traces

@@ -54,7 +54,7 @@ class PhaseError(StageError):
     busy_replayed_median_ns: int | None  # median GPU busy time
     busy_error: float | None  # relative difference of these medians
     wait_recorded_median_ns: int | None  # median time in which the host waits for its GPUs; None if no wait was recorded
-    wait_replayed_median_ns: int | None  # the same for the second trace
+    wait_replayed_median_ns: int | None  # like `wait_recorded_median_ns`, for the second trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class MemoryComparison:
     recorded_peak_bytes: int | None  # memory peak in the first trace; None if unknown or perhaps the peak of a compilation
     replayed_peak_bytes: int | None  # memory peak in the second trace
     recorded_source: str | None  # "recorded", "summed" or "run", see `source` of MemoryPeak
-    replayed_source: str | None  # the same for the second trace
+    replayed_source: str | None  # like `recorded_source`, for the second trace
     recorded_step_rise_bytes: int | None  # median over steps, first trace
     replayed_step_rise_bytes: int | None  # median over steps, second trace
     replayed_run_peak_bytes: int | None = None  # includes the steps that are not compared
@@ -123,8 +123,8 @@ class Reason:
 
     what: str  # what takes longer or shorter, such as "backward" or "communication"
     delta_ns: int  # positive if the second trace is slower
-    before_ns: int | None  # None if the first trace lacks the figure
-    after_ns: int | None  # None if the second trace lacks the figure
+    before_ns: int | None  # value in the first trace; None if unknown
+    after_ns: int | None  # value in the second trace; None if unknown
     phase: str  # a phase or op, or ""
     text: str  # the reason as a sentence
     names: tuple[str, ...] = ()  # kernels and ops that `text` mentions
@@ -146,14 +146,14 @@ class ComparedFigures:
     device_pace: Spread  # the step time on the slowest GPU
     compute_side: Spread  # the step time without waits for data
     gpu_busy: Spread  # GPU busy time per step
-    phases: dict[str, PhaseError]  # by phase
+    phases: dict[str, PhaseError]  # comparison of each phase
     host_phases_comparable: bool  # False if only one script waited for the GPU after each phase
     streams: list[StreamShare]
     coverage: dict[str, float] | None  # share of the GPU time from recorded, scaled, estimated and other operations
     host: HostFigures
     values: ValueReads
     events_never_recorded: int | None  # events that the script of a replay waited for but never recorded
-    memory: dict[str, MemoryComparison]  # by device label
+    memory: dict[str, MemoryComparison]  # comparison for each device label
     missing: list[MissingOp]  # ops that were called in the replay but not in the recording
     missing_in_steps: list[MissingOp]  # excludes ops that were only called outside the compared steps
     changes: Changes  # kernels and ops with another number of calls or another time

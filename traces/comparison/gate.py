@@ -60,7 +60,7 @@ class Check:
 
     name: str  # name of the budget
     budget: float  # the limit
-    value: float | None  # None if the figure is missing
+    value: float | None  # the compared value; None if the value is missing
     passed: bool  # True if the value is within the limit
 
 

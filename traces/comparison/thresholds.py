@@ -170,7 +170,7 @@ FULL_QUEUE = 1000  # launches
 
 # the launch queue may be full if a phase begins or ends with this many queued launches
 # chosen after seeing results: an H100's full queue held about 940 to 1160 launches (ResNet-50, batch 128)
-NEARLY_FULL = 0.9  # of FULL_QUEUE
+NEARLY_FULL = 0.9  # share of FULL_QUEUE
 
 # if indices were not recorded, the bytes of an op are computed from a launch grid of at least this size
 # chosen after seeing results: a partly filled last block changes the result by at most 5 % (DEFAULT_TOLERANCE)

@@ -24,8 +24,8 @@ class CudaGraph:
     """Describes how often a CUDA graph was launched, and how long it took, per step."""
 
     name: str  # numbered in the order of the first launches
-    launches: float  # per step
-    kernels: float  # per step
+    launches: float  # launches per step
+    kernels: float  # kernels per step
     gpu_ns: int  # time in which the device executes work of the graph
     gaps_ns: int  # time within a launch in which no work of the graph runs
     host_ns: int  # median duration of the launching calls

@@ -37,8 +37,8 @@ class GraphBreak:
     after: str  # region before the break
     before: str  # region after the break
     place: str  # the script's file and line; unknown for imported traces
-    count: float  # per step
-    host_ns: int  # from the end of the first graph to the start of the second, median of the steps
+    count: float  # number of occurrences per step
+    host_ns: int  # time from the end of the first graph to the start of the second; median of the steps
     gpu_ns: int  # GPU busy time of the eager ops
     ops: tuple[str, ...]  # eager ops between the two graphs
 

@@ -35,7 +35,7 @@ class FusedKernel:
     """Describes a fused kernel: its launches and its GPU time per step."""
 
     name: str  # name of the kernel
-    launches: float  # per step
+    launches: float  # launches per step
     gpu_ns: int  # GPU time per step
 
 
@@ -51,7 +51,7 @@ class Region:
     gpu_ns: int  # time in which the device executes kernels of the region, forward and backward
     fused_ns: int  # the part of `gpu_ns` in fused kernels
     host_ns: int  # host time in the compiled graphs of the region
-    kernels: float  # per step
+    kernels: float  # kernels per step
     graph_launches: float  # launches of CUDA graphs per step
     fused: tuple[FusedKernel, ...]  # longest first
     external: tuple[str, ...]  # ops that launch device work other than fused kernels
@@ -70,12 +70,12 @@ class CompiledFigures:
     region_share: float = 0.0  # compiled regions' fraction of the rank's GPU time
     fused_share: float = 0.0  # fused kernels' fraction of the rank's GPU time
     graph_share: float = 0.0  # CUDA graphs' fraction of the rank's GPU time
-    compiled_functions: int | None = None  # of the whole run, with recompilations; unknown for imported traces
-    graph_breaks: int | None = None  # of the whole run; unknown for imported traces
+    compiled_functions: int | None = None  # number in the whole run, including recompilations; unknown for imported traces
+    graph_breaks: int | None = None  # number in the whole run; unknown for imported traces
     break_reasons: Mapping[str, int] = field(default_factory=dict)  # number of graph breaks by reason
-    recompile_reasons: Mapping[str, str] = field(default_factory=dict)  # by region
-    compile_ns: int | None = None  # of the whole run; unknown for imported traces
-    eager: tuple[EagerRegion, ...] = ()  # of the whole run; unknown for imported traces
+    recompile_reasons: Mapping[str, str] = field(default_factory=dict)  # why each region was recompiled
+    compile_ns: int | None = None  # compile time of the whole run; unknown for imported traces
+    eager: tuple[EagerRegion, ...] = ()  # functions that ran eagerly in the whole run; unknown for imported traces
 
     @property
     def is_compiled(self) -> bool:

@@ -134,7 +134,7 @@ class MeanStep:
 
     pace_ns: int  # the step time
     limit: str  # "device" or "host"
-    busy_share: float | None  # of the busiest GPU
+    busy_share: float | None  # busy share of the busiest GPU
     without_data_ns: int  # step time without waits for data
 
 
@@ -148,10 +148,10 @@ class StepPace:
     limit: str  # what limits the pace: "device" or "host"
     host_runs_ahead: bool  # True if the host launches work faster than the GPU completes it
     host_ns: int  # step time on the host
-    device_ns: int | None  # None without device work and CUDA events
+    device_ns: int | None  # step time on the slowest GPU; None without device work and CUDA events
     device: int  # index of the slowest GPU
     gpu_time_ns: int | None  # GPU busy time per step, summed over GPUs
-    busy_share: float | None  # of the busiest device: median of busy time divided by the step's time
+    busy_share: float | None  # busy share of the busiest device: median of busy time divided by the step's time
     without_data_ns: int  # step time without waits for data
     period: int  # the intervals repeat after this number of steps, or 1 if they do not repeat
     noise: float | None  # half the interquartile range divided by the median; None below four steps

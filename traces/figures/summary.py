@@ -63,8 +63,8 @@ class GpuUse:
 class StepSummary:
     """Describes one step."""
 
-    start_ns: int  # on the host
-    duration_ns: int  # on the host
+    start_ns: int  # start time on the host
+    duration_ns: int  # duration on the host
     number: int  # step number
     rank: int  # rank that ran the step
     kind: str  # such as "warmup", "steady" or "profiled"
@@ -84,22 +84,22 @@ class Summary:
     ranks: list[int]  # numbers of the recorded ranks
     devices: list[DeviceSummary]  # the GPUs of all ranks
     counts: measure.Counts  # numbers of rows in the trace
-    window_ns: int  # from the first to the last event
+    window_ns: int  # time from the first to the last event
     gpu_busy_ns: int  # time in which GPUs run kernels, copies or memsets, summed over all GPUs
     without_op_ns: int  # device time that no recorded op launched
     work_ns: int  # sum of the durations of all kernels, copies and memsets
-    gpus: dict[str, GpuUse]  # by device label, such as "cuda:0"
+    gpus: dict[str, GpuUse]  # use of each GPU, by device label, such as "cuda:0"
     steps: list[StepSummary]
     step_median_ns: int | None  # the step time
     compute_side_median_ns: int | None  # the step time without waits for data
     pace: StepPace | None
     bottleneck: PaceLimit | None
-    step_kinds: dict[str, StepsOfKind]  # by kind, such as "steady"
+    step_kinds: dict[str, StepsOfKind]  # steps of each kind, such as "steady"
     clean: CleanSteps | None
     host_scale: Mapping[str, float] | None  # correction factors for the host times of profiled phases
     profiler_cost: ProfilerCost | None
     recorder: RecorderNotes | None
-    phases: dict[str, PhaseMedians]  # by phase
+    phases: dict[str, PhaseMedians]  # median times of each phase
     parts: list[StageMedians]  # stages of nn.DataParallel
     input_pipeline: InputPipeline | None
     collectives: list[CollectiveTotals]
@@ -109,14 +109,14 @@ class Summary:
     calls: list[measure.WorkSum]  # outermost ops around kernel launches, at most TOP
     host_ops: list[measure.HostOpSum]  # ops with the most time on the host, at most TOP; only for traces without GPU work
     host_ops_ns: int  # host time of all ops, without inner ops
-    memory: dict[str, measure.MemoryPeak]  # by device label
+    memory: dict[str, measure.MemoryPeak]  # memory peak of each device, by device label
     lacks: list[str]  # missing data, such as "shapes"
     problems: dict[str, int]  # number of problems of each kind
     machine: Machine  # the machine of the first rank
     run: Run
     provenance: dict[str, Json]  # where and how the trace was recorded
     analyses: Analyses
-    estimate_error: EstimateError | None  # of a replay's estimated times
+    estimate_error: EstimateError | None  # likely error of a replay's estimated times
     slowdown: Slowdown | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
     # all kernels of the steps counted in `analyses.idle`, if these steps launched less than half of the GPU's work
     step_kernels: list[measure.WorkSum] | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)

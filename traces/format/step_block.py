@@ -27,7 +27,7 @@ _MOST_STEPS = 1 << 62  # the largest number of a step
 
 class StepBlock(NamedTuple):
     rank: int
-    number: int  # of the first step
+    number: int  # number of the first step
     kind: int
     steps: int
     times: int  # number of boundaries of a step after its start; the last boundary is the step's end

@@ -29,7 +29,7 @@ class TooLarge(Damaged):
 @dataclass(frozen=True)
 class UnpackLimit:
     file_bytes: int
-    limit_bytes: int | None  # None for a trusted file
+    limit_bytes: int | None  # memory limit; None for a trusted file
 
     @classmethod
     def of(cls, file_bytes: int) -> UnpackLimit:

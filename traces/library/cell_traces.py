@@ -22,7 +22,7 @@ from traces.model.trace import Device, Origin, Phases, PhaseTiming, StepKind, St
 from traces.model.typed_json import to_json
 from traces.model.workload import WorkloadSignature
 
-# in the order of a training loop
+# phases in the order of a training loop
 _ORDER = ("h2d", "forward", "loss", "zero_grad", "backward", "optimizer")
 _LACKS = ["kernels", "host ops", "data-loading waits", "memory events", "recorded values", "first batches"]
 

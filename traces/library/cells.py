@@ -100,7 +100,7 @@ class NotMeasured(TraceLibraryError):
 class LibraryCell:
     gpu: Gpu
     model: str
-    workload: WorkloadSignature  # at batch 1; the first dimension of each input is the batch
+    workload: WorkloadSignature  # the workload at batch size 1; the first dimension of each input is the batch
     batches: Column
     phases_ns: Mapping[str, Column]
     spread_ns: Mapping[str, Column] = field(default_factory=dict)  # standard deviations, if known

@@ -20,7 +20,7 @@ KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(me
 _MOST = 1 << 62
 _MOST_OF_AMOUNTS = 1 << 56
 _AMOUNTS = ("duration_ns", "bytes")
-_START = "start_ns"  # in each table with `duration_ns`
+_START = "start_ns"  # a column of each table with `duration_ns`
 
 
 def fault(trace: Trace) -> str | None:

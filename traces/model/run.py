@@ -146,7 +146,7 @@ class LibrarySteps:
     """Describes the steps of a replay that call the same models with the same batch sizes."""
 
     steps: int  # number of steps
-    phases_ns: Mapping[str, int]  # by phase
+    phases_ns: Mapping[str, int]  # time of each phase
     calls: tuple[LibraryCall, ...]  # the models that a step calls
 
 

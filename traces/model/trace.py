@@ -109,7 +109,7 @@ class Origin(IntEnum):
     PHASE = 4  # part of the time of the recorded phase, not of a single op
     ROOFLINE = 5  # computed from bytes, FLOPs and the GPU's data sheet
     PUBLISHED = 6
-    CURVE = 7  # from a curve fitted to published measurements
+    CURVE = 7  # computed from a curve fitted to published measurements
 
 
 class StepKind(IntEnum):
@@ -160,7 +160,7 @@ class Table:
         cls.DTYPES = {name: dtype for name, (dtype, _, _) in columns.items()}
         cls.DEFAULTS = {name: default for name, (_, default, _) in columns.items()}
         cls.MEANINGS = {name: meaning for name, (_, _, meaning) in columns.items()}
-        dataclass(cls, init=False, repr=False, eq=False)  # for `dataclasses.replace`
+        dataclass(cls, init=False, repr=False, eq=False)  # required for `dataclasses.replace`
 
     def __init__(self, **columns: Any) -> None:
         self.__dict__.update(columns)
@@ -349,7 +349,7 @@ class HostSpans(_Spans):
     start_ns: I8
     duration_ns: I8
     parent: HOST_SPAN_OR_NONE
-    shapes: TEXT_OR_NONE  # in the form of `shapes_text`
+    shapes: TEXT_OR_NONE  # text made by `shapes_text`
     dtypes: TEXT_OR_NONE  # torch dtypes of the arguments ("float32;int64")
     sequence: I8_OR_NONE  # autograd sequence number, the same for a backward node and its forward op
     forward_thread: I4_OR_NONE  # for a backward node: the profiler's id (> 0) of the forward thread

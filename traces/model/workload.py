@@ -51,7 +51,7 @@ class InputTensor:
 class WorkloadSignature:
     parameters: int | None = None  # counts the elements of all parameters, shared ones only once
     parameter_bytes: int | None = None
-    modules: Mapping[str, int] | None = None  # per class name, containers included
+    modules: Mapping[str, int] | None = None  # number of modules by class name, including containers
     # inputs of the outermost module, in its first call in a training step
     inputs: tuple[InputTensor, ...] | None = None
     batch_bytes: int | None = None

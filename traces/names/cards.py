@@ -106,7 +106,7 @@ _ARCHITECTURES = {row.pop("architecture"): _architecture(row) for row in _rows("
 
 @dataclass(frozen=True)
 class Card:
-    names: tuple[str, ...]  # as in torch.cuda.get_device_name; the first one is displayed
+    names: tuple[str, ...]  # names from torch.cuda.get_device_name; the first one is displayed
     architecture: DeviceProperties
     multi_processors: int
     l2_bytes: int

@@ -55,7 +55,7 @@ IN_CACHE, PARTLY_IN_CACHE = "in L2", "partly in L2"
 # cuBLAS and CUTLASS kernels that use tensor cores for float32
 _TF32_KERNEL = re.compile(r"tf32|s1688|s16816|tensorop|TF32")
 _PRODUCT_KERNEL = re.compile(r"gemm|conv|wgrad|dgrad|fprop")
-_WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4, 3x3)
+_WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # gains of the algorithms F(2x2, 3x3) and F(4x4, 3x3)
 
 
 # see Note [Above the data sheet]

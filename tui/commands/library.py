@@ -108,7 +108,7 @@ class CellFacts:
     out_of_memory_batch: int | None  # smallest batch size that did not fit into memory
     workload: Json  # the known fields of `WorkloadSignature` in traces/model/workload.py, at batch 1
     batches: list[int]  # the batch sizes
-    phases_ns: dict[str, list[int]]  # by phase
+    phases_ns: dict[str, list[int]]  # times of each phase
     spread_ns: dict[str, list[int]]  # standard deviations
     memory: CellMemory
 

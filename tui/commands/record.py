@@ -47,7 +47,7 @@ from tui.trace_names import load_replayable
 class _ProcessFiles:
     path: Path
     pid: int
-    profiles: tuple[Path, ...]  # in chronological order
+    profiles: tuple[Path, ...]  # profiles in chronological order
 
 
 def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = False) -> int:

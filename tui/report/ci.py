@@ -76,7 +76,7 @@ def _figures(comparison: Comparison, first: str, second: str) -> str:
     return _table(["Per step", first, second, "Change"], rows)
 
 
-_Times = tuple[int | None, int | None, float | None]  # in ns, before and after, and the relative difference
+_Times = tuple[int | None, int | None, float | None]  # (time before in ns, time after in ns, relative difference)
 
 
 def _phases(comparison: Comparison) -> dict[str, _Times]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from tui.running.narration import say
 from tui.terminal import is_quiet, is_verbose
 
-_FIRST_S = 0.5  # no progress is shown for shorter tasks
+_FIRST_S = 0.5  # seconds; no progress is shown for shorter tasks
 _PERIOD_S = 0.2
 ERASE = "\r\x1b[K"  # erases the line, which may hold a progress bar of the script
 

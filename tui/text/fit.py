@@ -21,7 +21,7 @@ from tui.formatting import ABSENT, FEW_DEVICES, count_text, counted, paint, size
 @dataclass(frozen=True)
 class Need:
     script: str  # file name
-    batch: int | None  # None if unknown
+    batch: int | None  # batch size; None if unknown
     batch_option: str | None  # the script's option for the batch size, None if unknown
     steps_run: int  # number of training steps
     devices: int  # number of GPUs
@@ -45,7 +45,7 @@ class CardFit:
     card: Card
     outcome: Outcome  # the allocator's result at the script's own batch size
     estimated_batch: int | None  # the largest batch according to the allocator, None if unknown
-    step: StepTime | None  # None if unknown
+    step: StepTime | None  # step time; None if unknown
     batch: int | None = None  # the script's own batch size, as its model sees it
     limit: MeasuredLimit | None = None  # the limit of the same model, measured on this GPU
     other: OtherMemory | None = None  # set only if a measured limit does not apply
@@ -129,14 +129,14 @@ class CardFacts:
     context_bytes_estimated: int  # memory that CUDA takes for itself
     fits: bool  # True if the script fits, according to measurements or, without them, to the simulation
     fits_by_allocator: bool  # True if the script fits in the simulation of PyTorch's allocator
-    peak_allocated_bytes: int  # in the simulation
-    peak_reserved_bytes: int  # in the simulation
+    peak_allocated_bytes: int  # peak of allocated memory in the simulation
+    peak_reserved_bytes: int  # peak of reserved memory in the simulation
     headroom_bytes: int | None  # null if the script does not fit
     alloc_retries: int  # how often the allocator freed cached memory to avoid running out of memory
     out_of_memory: OutOfMemoryFacts | None  # null if the script fits
     largest_batch: int | None  # null if unknown
     largest_batch_from: Literal["measured", "estimated"] | None  # how `largest_batch` was found
-    largest_batch_by_allocator: int | None  # in the simulation
+    largest_batch_by_allocator: int | None  # largest batch size in the simulation
     largest_batch_verified: bool | None  # result of `--verify`
     measured: LimitFacts | None
     measured_with_other_memory: LimitFacts | None  # a measured limit that does not apply, because the memory peaks differ

@@ -110,7 +110,7 @@ class ViewApp(App[int]):
         self.failure: Exception | None = None
         self.loaded = False
         self.scene: Scene | None = None
-        self._legend: bool | None = None  # None: decided by the terminal's height
+        self._legend: bool | None = None  # None means: the terminal's height decides
         self._note = ""
         self._shut = False
         self._seen = threading.Event()

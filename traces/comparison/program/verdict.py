@@ -27,7 +27,7 @@ class Verdict:
     evidence: Evidence
     reason: str
     not_compared: tuple[str, ...] = ()  # data that a trace lacks, such as "shapes"
-    batch_sizes: tuple[int, int] | None = None  # of both traces, if their ops differ only in the batch size
+    batch_sizes: tuple[int, int] | None = None  # batch sizes of both traces, if their ops differ only in the batch size
 
     @property
     def same(self) -> bool | None:

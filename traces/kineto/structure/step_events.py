@@ -118,10 +118,10 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
         of_engine = enclosing(host, np.isin(np.arange(len(host)), tops[on_engine])) != NONE
         recorded |= is_region[tops] & _above(_recorded_by_autograd(host, np.flatnonzero(on_main & ~of_engine)), host)[tops]
     kernels = (tables.device.kind == DeviceKind.KERNEL) & (tables.device.launch != NONE)
-    if 2 * np.count_nonzero(kernels) > np.count_nonzero(host.kind[tops] == HostKind.OP):  # else launches may be missing
+    if 2 * np.count_nonzero(kernels) > np.count_nonzero(host.kind[tops] == HostKind.OP):  # otherwise launches may be missing
         launches_nothing = is_outside[tops] & ~(launched[tops] | recorded | on_engine)
         omitted.update(tops[launches_nothing & strings.matching(host.name[tops], _ATEN_OPS.match)].tolist())
-    if np.any(modules != NONE):  # else only the recorded ops show where a forward pass begins
+    if np.any(modules != NONE):  # otherwise only recorded ops show the start of a forward pass
         recorded &= in_region | _after_built_graph(host, tops, recorded, on_engine)
     forward_call = np.isin(in_module, _called_with_gradients(host, tops, in_module))
     quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]

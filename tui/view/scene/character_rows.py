@@ -162,7 +162,7 @@ def _paint_two(cells: CharacterRow, held: Column, numbers: Column, full: Column,
     held[largest, column] = 0
     second = np.argmax(held, axis=0)
     next_most = held[second, column]
-    two = np.flatnonzero(next_most * 16 >= np.maximum(most + next_most, 1))  # at least half an eighth
+    two = np.flatnonzero(next_most * 16 >= np.maximum(most + next_most, 1))  # at least half of an eighth
     is_lower = (largest[two] < second[two]) != hanging
     lower, upper = np.where(is_lower, largest[two], second[two]), np.where(is_lower, second[two], largest[two])
     part = np.where(is_lower, most[two], next_most[two]) * 8 / (most[two] + next_most[two])

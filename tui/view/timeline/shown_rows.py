@@ -24,7 +24,7 @@ GPU MEMORY GPU PHASES GPU MEMORY HOST GPU LOADER COLLECTIVES PARTS
 GPU PHASES GPU MEMORY GPU GPU MEMORY GPU PHASES GPU MEMORY GPU MEMORY
 """
 _GROWING = tuple(TrackKind[name] for name in _ORDER.split())
-_FEW_RANKS = 2  # with more ranks, all ranks except the first start folded
+_FEW_RANKS = 2  # with more ranks, the rows of all ranks except the first are folded at the start
 _FEW_STREAMS = 4
 
 
