@@ -351,12 +351,12 @@ def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str,
 def _validation(cost: Cost) -> Iterator[str]:
     yield "## The model against this machine\n"
     yield (
-        "`trace stalls` predicts when a script receives each batch from the DataLoader. It measures the CPU time of each "
-        "batch, the step time, the GPU time, and the CPU time of other programs. The prediction also depends on the "
-        "number of DataLoader workers and of CPU cores: the script and the workers share the cores, and workers load "
-        "batches in advance. The tables show images per second, not counting the first steps of each run. Each row of the "
-        f"first table shows one run with {BATCH} images per batch, and names the number of workers and the network. The "
-        "second table shows medians of these runs.\n"
+        "`trace stalls` predicts when a script receives each batch from the DataLoader. The prediction is based on the "
+        "measured CPU time of each batch, the step time, the GPU time, and the CPU time of other programs. The prediction "
+        "also depends on the number of DataLoader workers and of CPU cores: the script and the workers share the cores, "
+        "and workers load batches in advance. The tables show images per second, not counting the first steps of each "
+        f"run. Each row of the first table shows one run with {BATCH} images per batch, and names the number of workers and "
+        "the network. The second table shows medians of these runs.\n"
     )
     yield "| workers | measured | modelled | error | cores used by other programs |"
     yield "|---|---|---|---|---|"
