@@ -33,7 +33,7 @@ class OpSignature:
 
     @property
     def dtype(self) -> str:
-        """The dtype of the first tensor that has dimensions."""
+        """Return the dtype of the first tensor that has dimensions."""
         return next((dtype for shape, dtype in zip(self.shapes, self.dtypes, strict=True) if shape), "")
 
 

@@ -43,7 +43,7 @@ class Streams:
                 self._stats.events_never_recorded -= 1
 
     def wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
-        """Ignore events that were never recorded."""
+        """Make the stream wait for the event. Events that were never recorded have no effect."""
         with self._launches.looking:
             capture = self._launches.capture_of(event)
             if capture is not None:

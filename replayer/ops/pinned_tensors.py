@@ -15,7 +15,7 @@ from replayer.state import host_memory, is_pinned_address
 
 
 def pinned_empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Raises torch.AcceleratorError if the machine cannot pin more memory."""
+    """Create a tensor in pinned memory. Raises torch.AcceleratorError if the machine cannot pin more memory."""
     if not prod(shape):
         return torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
     elements = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))

@@ -122,7 +122,8 @@ class TensorSplit:
     def of(
         cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
     ) -> TensorSplit:
-        """See Note [Pairs of matrix products]. Raises TraceError if there are none."""
+        """Find the pairs in a recording, see Note [Pairs of matrix products]. Raises TraceError if the recording has no
+        pairs."""
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _forward_and_backward(trace, known)
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])

@@ -32,7 +32,7 @@ def record_history(
     record_pinned_host_memory: bool = False,
     record_cuda: bool = True,
 ) -> None:
-    """Stop the recording if `enabled` is None. Raise PyTorch's RuntimeError for invalid arguments."""
+    """Start to record memory events, or stop if `enabled` is None. Raise PyTorch's RuntimeError for invalid arguments."""
     if record_pinned_host_memory:
         raise NotEmulated("_record_memory_history(record_pinned_host_memory=True)", "leave out this argument")
     _expect("enabled", enabled, (None, "state", "all"))

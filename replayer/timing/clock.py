@@ -115,7 +115,7 @@ class WallClock(Clock):
 
 
 class VirtualClock(Clock):
-    """With this clock, waits take no real time."""
+    """Skips waits: a wait sets the clock forward, and takes no real time."""
 
     # see Note [Virtual time]
     skips_waits = True
@@ -174,7 +174,7 @@ class VirtualClock(Clock):
 
 
 class RecordedClock(VirtualClock):
-    """Only waits advance the clock."""
+    """Shows a time that only waits advance."""
 
     # see Note [The recorded clock]
 

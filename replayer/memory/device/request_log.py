@@ -92,7 +92,7 @@ class RankRequests:
     devices: list[RequestLog]
 
     def write(self, folder: Path, pid: int) -> None:
-        """Raises OSError."""
+        """Write the logs to a file in `folder`. Raises OSError."""
         values = vars(self) | {"devices": [log.to_json() for log in self.devices]}
         (folder / f"requests-{pid}.json").write_text(json.dumps(values), encoding="utf-8")
 

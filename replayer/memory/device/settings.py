@@ -94,8 +94,8 @@ def settings_of_environment(environment: Mapping[str, str] = os.environ) -> Allo
 
 
 def parse_settings(text: str, before: AllocatorSettings | None = None) -> AllocatorSettings:
-    """Copy missing settings from `before`. Raises SettingsError if `text` contains an invalid setting, and NotEmulated if
-    `text` selects the backend cudaMallocAsync."""
+    """Read the settings in `text`. Missing settings are copied from `before`. Raises SettingsError for an invalid setting, and
+    NotEmulated for the backend cudaMallocAsync."""
     settings, remaining = replace(before or AllocatorSettings(), **_RESET), re.sub(r"\s", "", text)
     while remaining:
         item = _ITEM.match(remaining)

@@ -84,7 +84,7 @@ class HostMemory:
         self._returned.append(block)
 
     def _process_returned(self) -> None:
-        """The caller holds the lock."""
+        """Make blocks in the queue available again. The caller must hold the lock."""
         returned = self._returned
         while returned and (not returned[0].ready_ns or self._has_passed(returned[0].ready_ns)):
             block = returned.popleft()

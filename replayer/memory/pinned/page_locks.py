@@ -20,7 +20,7 @@ _WARNED_FILE = "page-locks-refused"  # the process that warns first creates this
 
 
 class PageLocks:
-    """Only the first process that fails to lock memory prints a warning."""
+    """Locks and unlocks pages of memory. Only the first process that fails prints a warning."""
 
     def __init__(self, run_folder: Path | None = None) -> None:
         self.refused = False
@@ -30,7 +30,7 @@ class PageLocks:
             call.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
     def lock(self, address: int, size_bytes: int) -> bool:
-        """Return False with a warning if the pages cannot be locked."""
+        """Lock pages of memory. If this fails, print a warning and return False."""
         spare_bytes = spare_host_bytes()
         if spare_bytes is not None and size_bytes > spare_bytes:
             self._warn(f"{size_text(size_bytes)} more pinned memory would leave less than 1/16 of this machine's memory free")

@@ -176,11 +176,11 @@ def _cudnn_backward(
     return list(map(_tokens_first, gradients[:3]))
 
 
-Sequence = tuple[slice, slice, slice]  # numbers of batch entries, queries and keys
+Sequence = tuple[slice, slice, slice]  # the slices select batch entries, queries and keys
 
 
 def _sequences(q: torch.Tensor, k: torch.Tensor, of_q: TorchAny, of_k: TorchAny, used: TorchAny = None) -> Iterator[Sequence]:
-    """`of_q` and `of_k` are cumulative sequence lengths."""
+    """Yield the parts of each sequence. `of_q` and `of_k` are cumulative sequence lengths."""
     if of_q is None and used is None:
         yield slice(None), slice(None), slice(None)
         return

@@ -20,7 +20,7 @@ from replayer.torch_types import Args, Kwargs, Op, TorchAny
 
 
 def assumed_size(op: str, assume: Callable[[], int]) -> int:
-    """Raise DataDependentShape with `--values constant` or `--strict`."""
+    """Return an assumed size. Raise DataDependentShape with `--values constant` or `--strict`."""
     here = gpu()
     if not here.values.assumes_sizes:
         raise DataDependentShape(op)

@@ -109,7 +109,8 @@ class PlanCache:
         self._count = 0
 
     def learn(self, route: Route, args: Args, kwargs: Kwargs, gpu: VirtualGpu) -> Plan:
-        """Raise DataDependentShape if a shape depends on values, and NotEmulated for an unknown op."""
+        """Make and store a plan for the call. Raise DataDependentShape if a shape depends on values, and NotEmulated for an
+        unknown op."""
         func = route.func
         key = route.key(args, kwargs)  # compute the key first, because the op may change its arguments' metadata
         of_all = None if self.shared is None else plan_keys.key_for_ranks(func, key)

@@ -7,9 +7,9 @@
 Note [Times of evaluation steps]
     Evaluation steps take the times of recorded evaluation steps. When a step begins, the replay does not know whether it is a
     training step. If all earlier steps had the recorded kinds, the replay assumes the kind of the recorded step with the same
-    number. Otherwise, the replay assumes the kind of the previous step. If gradients are disabled when a batch is loaded, the
-    replay assumes an evaluation step. If the assumption is wrong, the rest of the step takes the times of the other kind of
-    step.
+    number. Otherwise, the replay assumes the kind of the previous step, unless gradients are disabled when a batch is loaded.
+    With disabled gradients, the replay assumes an evaluation step. If the assumption is wrong, the rest of the step takes the
+    times of the other kind of step.
 
 Note [Several model calls in one step]
     One recorded inference step may contain many calls of the model, such as all tokens of a generated text. If the recorded
@@ -140,7 +140,7 @@ class StepTracker:
         trains = bool((recording.trace.steps.kind != StepKind.EVALUATION).any())
         self._workload = WorkloadCheck(recording.trace.workload, self.script.workload, trains=trains)
         self._uses_gpu = False
-        self._owed_ns = 0  # recorded host time before the first phase of the current step that has not passed yet
+        self._owed_ns = 0  # part of the recorded host time before the step's first phase that must still pass
         self._step_start_ns = NONE
         self._done: list[tuple[str, int, int, int, int, int]] = []
         self._begun_ns = self._begun_device_ns = 0
