@@ -241,7 +241,7 @@ def test_the_profile_is_discarded_if_the_device_fails() -> None:
     assert here.profiler.use().failed == "the device did not finish: CUDA error: device-side assert triggered"
 
 
-def test_messages_of_kineto_are_kept_and_other_output_is_forwarded(capfd: pytest.CaptureFixture[str]) -> None:
+def test_messages_of_kineto_are_recorded_and_other_output_is_forwarded(capfd: pytest.CaptureFixture[str]) -> None:
     here = Profiled()
     here.kineto.says = (
         DENIED

@@ -231,7 +231,7 @@ def test_no_more_steps_are_profiled_after_the_profiler_has_failed() -> None:
     ("profiled", "settled_after"),
     [(0, 3), (2, None)],
 )
-def test_a_schedule_is_settled_when_no_later_step_will_be_profiled(profiled: int, settled_after: int | None) -> None:
+def test_a_profiling_schedule_is_finished_when_no_later_step_will_be_profiled(profiled: int, settled_after: int | None) -> None:
     """The schedule has three warm-up steps. A schedule with a profile is settled only after the profile has ended."""
     schedule = Schedule(warmup=3, clean=4, profiled=profiled)
     settled = []

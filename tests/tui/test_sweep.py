@@ -124,7 +124,7 @@ def test_a_sweep_reads_the_batch_size_from_the_model_inputs(sweep: Any, capsys: 
 
 
 @pytest.mark.parametrize(("sizes", "kept"), [("8,16", None), ("8,17", 17)])
-def test_a_failed_batch_size_is_kept_only_if_it_exceeds_all_measured_sizes(
+def test_a_failed_batch_size_is_stored_only_if_all_measured_sizes_are_smaller(
     sweep: Any, sizes: str, kept: int | None
 ) -> None:
     """GIVEN a model with two inputs per sample WHEN the given batch size 16 fails as batch size 32 THEN the failed size is not

@@ -45,7 +45,9 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_each_group_of_calls_gives_cpu_results_or_raises_not_emulated(name: str, outcomes: dict[str, dict[str, str]]) -> None:
+def test_each_group_of_calls_gives_cpu_results_or_an_error_that_names_the_call(
+    name: str, outcomes: dict[str, dict[str, str]]
+) -> None:
     group: Group = GROUPS[name]
     for values in group.values:
         wrong = outcomes[values].get(name)

@@ -26,7 +26,7 @@ def test_the_callback_of_a_future_on_the_cpu_runs_immediately_after_the_operatio
     assert log == ["joined", "called", "finished"] and then.value() == 2
 
 
-def test_a_callbacks_error_is_kept_except_in_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_callback_is_kept_except_during_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(done: Any) -> int:
         raise ValueError("my own error")
 

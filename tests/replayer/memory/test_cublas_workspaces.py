@@ -195,7 +195,7 @@ def test_cpu_builds_of_torch_keep_no_workspaces(cuda: str | None, hip: str | Non
     assert held() == 0
 
 
-def test_workspaces_are_kept_on_rocm() -> None:
+def test_cublas_workspaces_are_kept_after_use_on_rocm() -> None:
     gpu = use()
     gpu.blas = BlasWorkspaces(Machine(torch="2.9.0+rocm6.4", hip="6.4"), [9], ["gfx942:sramecc+:xnack-"])
     multiply()

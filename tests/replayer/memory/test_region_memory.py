@@ -73,7 +73,7 @@ def test_a_result_that_replaces_its_input_takes_the_block_of_the_input() -> None
     assert (allocated(device), result.address) == (512, source.address)
 
 
-def test_recorded_blocks_without_a_tensor_are_kept_until_backward_frees_them() -> None:
+def test_recorded_memory_blocks_without_a_tensor_are_kept_until_the_backward_pass() -> None:
     """GIVEN a forward pass that leaves 1024 bytes without a tensor WHEN the backward pass frees 1024 bytes THEN no memory
     remains allocated."""
     device = allocator()

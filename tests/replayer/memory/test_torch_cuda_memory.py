@@ -170,7 +170,7 @@ def test_a_missing_device_is_rejected_with_the_message_of_torch(answers: dict[st
         ("uvm", "torch.cuda.memory._use_uvm"),
     ],
 )
-def test_calls_that_are_not_emulated_raise_not_emulated_with_their_names(
+def test_calls_that_are_not_emulated_raise_an_error_with_their_names(
     answers: dict[str, Any], question: str, call: str
 ) -> None:
     assert answers["cache on"] is None

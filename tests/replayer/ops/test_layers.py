@@ -281,7 +281,7 @@ def test_autocast_casts_the_inputs_of_cudnn_convolutions() -> None:
     assert out.dtype is torch.bfloat16
 
 
-def test_channels_last_is_kept_through_a_network() -> None:
+def test_the_channels_last_layout_is_kept_through_a_network() -> None:
     use()
     host = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.ConvTranspose2d(8, 4, 2))
     nets: list[Any] = [copy.deepcopy(host).cuda(), host]

@@ -244,7 +244,7 @@ def test_throughput_is_batch_size_divided_by_step_time() -> None:
     assert replace(prediction, batch=32, step=replace(step, predicted_ns=0.0)).samples_per_s is None
 
 
-def test_a_replayed_prediction_has_the_origin_of_most_of_its_time() -> None:
+def test_a_replayed_prediction_is_marked_with_the_origin_of_most_of_its_time() -> None:
     prediction = predict(training(), Conditions(gpu="Tesla T4"))
     shares = {"recorded": 0.6, "curve": 0.1, "data sheet": 0.3}
     matched = training()
@@ -379,7 +379,7 @@ def test_predictions_do_not_depend_on_earlier_predictions() -> None:
         assert predictor.predict(conditions) == predict(trace, conditions)
 
 
-def test_kernels_without_shapes_are_scaled_by_the_data_sheets() -> None:
+def test_kernels_without_shapes_are_scaled_by_the_ratio_of_data_sheet_figures() -> None:
     """GIVEN a recording without shapes WHEN another GPU is predicted THEN times limited by memory scale with the memory
     bandwidth."""
     bare = training()
@@ -548,7 +548,7 @@ def test_a_kernel_starts_after_its_launch_and_after_kernels_that_it_waits_for(
     assert found_ns - int(trace.steps.start_ns[0]) == 1000 * start_us
 
 
-def test_kernel_times_limit_the_step_even_if_clean_steps_have_no_kernels() -> None:
+def test_kernel_times_can_limit_a_step_whose_kernels_were_not_recorded() -> None:
     """GIVEN clean steps of 100 us, and profiled steps with 50 us of GPU time WHEN kernels take three times as long THEN a step
     takes 150 us. WHEN kernels are shorter THEN a step takes 100 us, because the host limits the step."""
     recorded = training(steps=8)

@@ -54,7 +54,7 @@ def test_real_recordings_show_that_cublas_workspaces_were_kept(shared_traces: Pa
 
 
 @pytest.mark.parametrize(("allocated_bytes", "kept"), [(USUAL - 512, False), (USUAL + 512, None)])
-def test_no_workspace_was_kept_if_less_memory_is_allocated_than_it_needs(allocated_bytes: int, kept: bool | None) -> None:
+def test_no_workspace_was_kept_if_allocated_memory_is_smaller_than_a_workspace(allocated_bytes: int, kept: bool | None) -> None:
     """GIVEN a recording by trace, with a release that keeps workspaces WHEN less memory is allocated than a workspace needs
     THEN no workspace was kept."""
     trace = recorded(4096, torch="2.13.0+cu126")

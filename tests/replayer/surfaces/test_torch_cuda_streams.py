@@ -216,7 +216,7 @@ def test_an_interprocess_event_that_measures_times_raises_an_error() -> None:
         event.record()
 
 
-def test_handles_of_events_and_foreign_streams_raise_not_emulated() -> None:
+def test_reading_handles_of_events_and_foreign_streams_raises_not_emulated() -> None:
     use()
     event = cuda.Event(interprocess=True)
     event.record()

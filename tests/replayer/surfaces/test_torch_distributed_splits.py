@@ -49,7 +49,7 @@ def test_nccl_options_can_be_read_back_and_the_nccl_allocator_raises_not_emulate
     run_ranks(2, body)
 
 
-def test_symmetric_memory_raises_not_emulated_with_its_name() -> None:
+def test_using_symmetric_memory_raises_an_error_that_names_it() -> None:
     def body(rank: int) -> None:
         with pytest.raises(NotEmulated, match=r"torch\.distributed\._symmetric_memory \(\w+\)"):
             symmetric_memory.empty(8, device=torch.device("cuda", rank))

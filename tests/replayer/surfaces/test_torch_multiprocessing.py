@@ -49,7 +49,7 @@ def test_a_shared_model_trains_in_another_process() -> None:
         sent(model.weight * 2)
 
 
-def test_rpc_with_device_tensors_raises_not_emulated() -> None:
+def test_sending_gpu_tensors_by_rpc_raises_not_emulated() -> None:
     use()
     with pytest.raises(NotEmulated, match="rpc with device maps"):
         rpc.TensorPipeRpcBackendOptions(device_maps={"other": {0: 0}})

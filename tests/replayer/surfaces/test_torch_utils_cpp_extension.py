@@ -14,7 +14,7 @@ from replayer.errors import NotEmulated
 from replayer.surfaces.torch_utils_cpp_extension import install
 
 
-def test_extensions_with_cuda_kernels_raise_not_emulated_and_others_compile() -> None:
+def test_compiling_an_extension_with_cuda_kernels_raises_not_emulated() -> None:
     from torch.utils import cpp_extension
 
     compiled: list[Any] = []

@@ -95,7 +95,7 @@ def test_a_weight_in_the_autocast_cache_can_be_moved_to_another_device() -> None
     assert model.weight.is_cuda
 
 
-def test_swap_raises_not_emulated_if_references_cannot_be_counted() -> None:
+def test_swapping_tensors_raises_not_emulated_if_references_cannot_be_counted() -> None:
     tensor = torch.zeros(3)
     reference = WEAK_REFERENCE(tensor)
     with mock.patch.object(swap, "_weak_count_offset", lambda: None), pytest.raises(NotEmulated, match=r"delete the profile"):

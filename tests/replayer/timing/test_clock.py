@@ -282,7 +282,7 @@ def test_a_waiting_thread_sleeps_until_the_deadline(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("speed", ["2", "1/2", "3/7"])
-def test_a_scaled_clock_advances_by_the_speed(speed: str) -> None:
+def test_a_scaled_clock_runs_as_many_times_faster_as_requested(speed: str) -> None:
     base = FakeClock()
     scaled = ScaledClock(base, speed)
     begin_ns = scaled.now_ns()

@@ -193,7 +193,7 @@ def test_a_stage_that_was_not_recorded_takes_no_time() -> None:
     }  # fmt: skip
 
 
-def test_stages_of_a_kernel_grained_replay_have_the_times_of_their_ops() -> None:
+def test_replayed_stages_take_the_times_of_their_ops_if_kernels_were_recorded() -> None:
     stage = Stage(make_recording([("forward", 0, 100)], [Op("aten::relu", 10, 20, kernel=(40, 500))]))
     part = stage.simulator.tracker.begin_stage(stage.thread, "scatter", 0)
     stage.op("aten::relu")

@@ -166,7 +166,7 @@ def test_batched_ops_without_kernels_start_at_the_same_times_as_single_ops(calle
     assert scripts[0].outcome() == scripts[1].outcome()
 
 
-def test_ops_of_a_phase_grained_recording_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ops_are_batched_if_only_phase_times_were_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[OpSignature] = []
     play = Simulator.play
 

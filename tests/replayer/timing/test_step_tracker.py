@@ -645,7 +645,7 @@ def test_the_warm_up_step_of_the_profiler_is_not_replayed() -> None:
     assert [row for _, _, row in stage.log.steps] == [0, 3, 3, 3]
 
 
-def test_a_phase_grained_replay_takes_the_times_of_clean_steps() -> None:
+def test_a_replay_of_phase_times_uses_the_times_of_clean_steps() -> None:
     # GIVEN a recording whose profiled step has no kernels
     stage = Stage(phase_grained(recording_of([(StepKind.WARMUP, TRAIN_PHASES, []), CLEAN, PROFILED, CLEAN])))
     for _ in range(4):

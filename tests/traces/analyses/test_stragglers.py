@@ -62,7 +62,7 @@ def test_a_rank_is_late_if_it_arrives_after_the_median_rank() -> None:
     assert similar_ranks(found) == [0, 1]
 
 
-def test_ranks_that_are_late_by_chance_are_not_stragglers() -> None:
+def test_ranks_that_are_late_only_by_chance_do_not_count_as_slow() -> None:
     # GIVEN nine ranks WHEN each of them is last once, by 10 us
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(9)])
     name, group = trace.strings.add("all_reduce"), trace.strings.add("0")

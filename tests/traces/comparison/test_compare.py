@@ -361,7 +361,7 @@ def test_ops_have_canonical_names() -> None:
     assert canonical_op("aten::_log_softmax") == "log_softmax"
 
 
-def test_all_gpu_time_of_a_phase_grained_replay_comes_from_recorded_phases() -> None:
+def test_gpu_time_in_a_replay_of_phase_times_comes_only_from_recorded_phases() -> None:
     recorded = phase_grained()
     replay = training(steps=3)
     replay.steps.recorded_step[:] = [0, 1, 2]

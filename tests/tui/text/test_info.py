@@ -306,7 +306,7 @@ def test_info_names_the_rank_that_the_others_wait_for() -> None:
         (10, 12, 10, "rank 9"),
     ],
 )
-def test_info_shows_a_row_for_each_of_ten_stragglers(late: int, on_time: int, rows: int, last: str) -> None:
+def test_info_shows_at_most_ten_rows_of_slow_ranks(late: int, on_time: int, rows: int, last: str) -> None:
     """GIVEN ranks that were equally late THEN at most ten rows are shown. With more than ten rows, similar ranks share a
     row."""
     found = [RankLateness(rank, 8, 6, 0, 100_000) for rank in range(late)]
@@ -316,7 +316,7 @@ def test_info_shows_a_row_for_each_of_ten_stragglers(late: int, on_time: int, ro
     assert (len(cells), cells[-1][0]) == (rows, last)
 
 
-def test_info_shows_similar_ranks_as_one_row_below_the_stragglers() -> None:
+def test_info_shows_similar_ranks_as_one_row_below_the_slow_ranks() -> None:
     """Rank 7 is late by 100 us, and rank 2 by 10 us, a tenth of that. The other ten ranks are never late."""
     late = [RankLateness(7, 8, 6, 2_000, 100_000), RankLateness(2, 8, 2, 30_000, 10_000)]
     late += [RankLateness(rank, 8, 0, 11_000, 0) for rank in range(12) if rank not in (2, 7)]

@@ -427,7 +427,7 @@ async def test_for_one_trace_the_app_opens_a_table_that_has_rows(app: ViewApp, p
 
 
 @piloted(lambda: whole(("phases", phase_grained())))
-async def test_a_range_in_a_phase_grained_trace_sums_phases(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_a_selected_range_sums_phases_if_only_phase_times_were_recorded(app: ViewApp, pilot: Pilot[Any]) -> None:
     await pilot.press("v", *["right"] * 10, "v")
     await pilot.pause()
     rows = [row.values[:2] for row in app.query_one(TablePanel).table().rows]

@@ -135,7 +135,7 @@ def test_kernel_and_op_names_are_shortened_for_display(text: str, short: str) ->
     assert short_name(text) == short
 
 
-def test_stragglers_are_shown_first_and_similar_ranks_as_one_row() -> None:
+def test_slow_ranks_are_shown_first_and_similar_ranks_as_one_row() -> None:
     """Twelve ranks run one all-reduce. Rank 5 begins last, so its kernel takes only 1 us. All other ranks wait 9 us."""
     trace = crowd(devices=12, streams=2)
     name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
