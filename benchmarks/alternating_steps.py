@@ -3,7 +3,7 @@
     python benchmarks/alternating_steps.py --device cpu --model resnet18 --batch-size 2 --image-size 64 --seconds 60 [--profile]
 
 The benchmark installs the recorder's patches, runs four steps, removes the patches, and runs another four steps. The first of
-each four steps is dropped, because the interpreter first adapts to the changed functions. The fastest of the other three steps
+four steps is not used, because Python's interpreter first adapts to the changed functions. The fastest of the other three steps
 is used. The recorded steps are compared with the mean of the unrecorded steps before and after them, to cancel slow changes of
 the machine's speed. The output contains the median ratio with its 95 % confidence interval, and the quartiles. With --profile,
 torch.profiler profiles all steps, as in the profiled steps of `trace record`. The profiler is restarted regularly, because its

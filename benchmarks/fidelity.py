@@ -138,7 +138,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Window:
-    """Contains the host time and the GPU work of one step in a trace. Times in ns from its start."""
+    """Contains the host time and the GPU work of one step in a trace. Times are in ns since the start of the step."""
 
     duration_ns: int
     waited_ns: int  # waits for work from before the recording, not included in the other times

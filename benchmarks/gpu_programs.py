@@ -154,7 +154,7 @@ class Programs:
         self.rows: list[Checked] = []
 
     def run(self) -> list[Checked]:
-        """Returns the rows. The recordings lie in the stage's folder."""
+        """Run all programs, and return the rows of the table. The recordings are in the stage's folder."""
         with ThreadPoolExecutor(self._at_a_time) as pool:
             try:
                 for _ in pool.map(self._check, self._cases):
@@ -369,7 +369,7 @@ def _state(pid: int) -> str:
 
 
 def _session(leader: int) -> list[int]:
-    """Returns the living processes of a session."""
+    """Return the running processes of a session."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

@@ -207,7 +207,7 @@ def prepared(step: Callable[[], object]) -> tuple[Any, int]:
 
     def noting(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         nonlocal inside
-        if inside:  # calls inside the measured call are not counted
+        if inside:  # do not count calls inside the measured call
             return dispatch(func, types, args, kwargs)
         inside = True
         result = dispatch(func, types, args, kwargs)

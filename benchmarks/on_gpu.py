@@ -1,15 +1,15 @@
-"""Runs all benchmarks that need a GPU, within a time limit. Started by on_gpu.sh.
+"""Runs all benchmarks that need a GPU, within a time limit. The shell script on_gpu.sh starts this program.
 
     python benchmarks/on_gpu.py --out results                   # records on cuda:0
     python benchmarks/on_gpu.py --out results --dry-run         # the same on the virtual GPU of a recording, with small sizes
 
-Stages: each training script of `SCRIPTS` is recorded at phase grain and at kernel grain; "overhead" is record_overhead.py;
-"sweep" records one script at several batch sizes for the library; "allocator" is allocator_check.py; "programs" is
-gpu_programs.py; "rules" is gpu_rules.py, which needs the package expecttest; "after_profile" is after_profile.py, "cost" is
-recording_cost.py, and the stages "workload-..." record gpu_workloads.py at kernel grain. Each stage runs in its own processes,
-so a failure or hang affects only one stage. Stages are skipped when time runs out. The results are written to `summary.json`.
-The recordings are packed into tar files of limited number and size. The summary and the tar files are written again after each
-stage, and after the signal SIGTERM.
+There is one stage for each training script of `SCRIPTS` and grain (phase, kernel). The stage "sweep" records one script at
+several batch sizes for the library. The stages "workload-..." record gpu_workloads.py at kernel grain. Other stages run a
+benchmark: "overhead" runs record_overhead.py, "allocator" allocator_check.py, "programs" gpu_programs.py, "after_profile"
+after_profile.py, and "cost" recording_cost.py. The stage "rules" runs gpu_rules.py, which needs the package expecttest. Each
+stage runs in its own processes, so a failure or hang affects only one stage. Stages are skipped when time runs out. The results
+are written to `summary.json`. The recordings are packed into tar files of limited number and size. The summary and the tar
+files are written again after each stage, and after the signal SIGTERM.
 """
 
 from __future__ import annotations

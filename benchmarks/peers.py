@@ -1,4 +1,5 @@
-"""Compares the statistics of trace-replay and of other tools, for the recordings in a folder. Explains differences above 0.5 %.
+"""Compares the statistics of trace-replay and of other tools, for the recordings in a folder. The benchmark explains
+differences above 0.5 %.
 
 The other tools are HolisticTraceAnalysis and TraceLens. HolisticTraceAnalysis runs during the benchmark. TraceLens stores its
 reports `gpu_timeline`, `ops_summary` and `unified_perf_summary` beside its recordings, as CSV files or as sheets of an .xlsx

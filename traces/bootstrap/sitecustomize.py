@@ -175,7 +175,7 @@ def begin() -> None:
     by_fork = importlib.import_module("_trace_ranks")
     try:
         give_way()
-    finally:  # every rank must see the same error from the user's own sitecustomize
+    finally:  # if the user's own sitecustomize raises an error, every rank must raise it
         become_ranks(session, by_fork, int(ranks))
 
 

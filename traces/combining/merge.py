@@ -410,8 +410,8 @@ def _clean_after_profile(trace: Trace, rank: int) -> int:
 
 class _Lead(NamedTuple):
     name: str
-    share: float  # the phase's end on the host, as a share of the time before that wait
-    behind_ns: int  # extra time until the end on the device, or NONE
+    share: float  # end of the phase on the host, as a share of the time before the first loader phase
+    behind_ns: int  # how much later the phase ends on the device than on the host, or NONE
 
 
 def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:

@@ -142,9 +142,9 @@ class ChangeLists:
     replaced: list[Replacement] = field(default_factory=list)  # work that has different names in the two traces
 
     def without(self, names: Set[str]) -> ChangeLists:
-        """Return copies of the lists without kernels and ops that have one of these names.
+        """Return a copy in which the lists `added`, `gone` and `replaced` contain no kernels and ops with these names.
 
-        Names that both traces contain are kept.
+        The lists `longer` and `shorter` are not changed.
         """
 
         def is_kept(of: NameChange | Replacement) -> bool:

@@ -14,7 +14,7 @@ Note [Without kernels]
 
 Note [A late rank]
     If one rank reaches collectives much later than the others (MUCH_LATE), the other ranks wait for this rank. The late rank's
-    bottleneck is then the bottleneck of all ranks. The only exception is a GPU of another rank that waits longer for its own
+    bottleneck is then the bottleneck of all ranks. There is one exception: the GPU of another rank waits longer for its own
     host or for data. A GPU may compute while it waits for a collective. The possible gain is therefore at most the time in
     which another rank's GPU does not compute. If the GPU of the late rank computes longer than other GPUs by at least half of
     the possible gain, this GPU is the bottleneck.

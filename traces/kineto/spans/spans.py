@@ -298,7 +298,8 @@ def _set_devices_of_syncs(spans: DeviceSpans, context: Column) -> None:
 
 
 def _external_ids(read: cols.EventColumns) -> Column:
-    """Profiles from before 2022 contain the key "external id" instead of "External id"."""
+    """Return the External id of each event. Profiles from before 2022 contain the key "external id" instead of "External
+    id"."""
     external = read.ids("External id")
     return external if (external > 0).any() else read.ids("external id")
 
@@ -366,7 +367,7 @@ def _configs(texts: Sequence[bytes], strings: Strings) -> Column:
 
 
 def _id(numbers: Column) -> Column:
-    """Kineto writes the CUDA graph id 0 for work that no CUDA graph launched."""
+    """Return the id of a CUDA graph, or NONE. Kineto writes the id 0 for work that no CUDA graph launched."""
     return np.where(numbers > 0, numbers, NONE)
 
 

@@ -330,7 +330,7 @@ def _called_with_gradients(host: HostSpans, tops: Column, modules: Column) -> Co
 
 
 def _is_one_number(shapes: str) -> bool:
-    # Without an explicit gradient, `backward` needs a tensor with one element, or a tensor of unknown shape
+    # without an explicit gradient, `backward` needs a tensor with one element; an unknown shape is also accepted
     return prod(size for shape in parse_shapes(shapes) for size in shape) == 1
 
 
