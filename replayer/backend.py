@@ -109,7 +109,7 @@ def register(*, compute: bool = False) -> None:
     cuda_decompositions.register(plans)
     rnn.register(plans)
     autocast.register(plans)
-    # PyTorch's optimizers use foreach kernels only for the tensor types in `_foreach_supported_types`.
+    # PyTorch's optimizers use kernels for lists of tensors only for the types in `_foreach_supported_types`.
     insert_first(_foreach_supported_types, VirtualTensor)
     PATCHES.set(VirtualTensor, "plan_cache", plans)
 

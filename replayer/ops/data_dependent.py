@@ -2,7 +2,7 @@
 
     x[torch.tensor([True, False, True])]            # two elements: the values of the mask are known
     x[x > 0]                                        # the recorded number of elements, or an assumed share
-    labels.unique(return_counts=True)               # the same
+    labels.unique(return_counts=True)               # also recorded or assumed
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three elements: the values of the labels are known
 
 As with CUDA, the host waits for the GPU until the size of the result is known. The size is computed, recorded or assumed.

@@ -1,6 +1,6 @@
 """Allocates cuBLAS workspaces (see cublas_workspaces.py) when a script computes matrix products.
 
-    plans.specials |= gemm.handlers(plans, run)     # each runs from its plan, then takes the workspace, as PyTorch does
+    plans.specials |= gemm.handlers(plans, run)     # each op runs from its plan, and then allocates the workspace
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads the recorded calls of functions that torch.compile has compiled.
 
     regions = RecordedRegions.of(trace, rank, match_keys, keys)
-    call, *_ = regions.calls("0/1", inputs=((32, 64),), graph_ops=dict, is_backward=False)     # of a step; empty: not recorded
+    call, *_ = regions.calls("0/1", inputs=((32, 64),), graph_ops=dict, is_backward=False)  # calls in a step, or empty
     call.ops        # (OpSignature("aten::mm", ...), OpSignature("triton_poi_fused_add_0", ...))
     call.memory     # (BlockRequest(8192, block=0, outlives=True, op=0), ...)
 """

@@ -1,6 +1,6 @@
 """Disables PyTorch functions that a replay does not emulate: they raise NotEmulated or return a constant.
 
-    patch(torch._C, _cuda_getDevice=current_device)                      # emulated: traces/script/patching.py
+    patch(torch._C, _cuda_getDevice=current_device)                      # emulated; see traces/script/patching.py
     refuse(torch.cuda, "torch.cuda", {"temperature": "it needs NVML"})   # raises NotEmulated with the name of the call
     ignore(torch.cuda.nvtx, {"mark": (None, "nobody listens")})          # returns a constant, with a reason
 """

@@ -174,7 +174,7 @@ class VirtualClock(Clock):
 
 
 class RecordedClock(VirtualClock):
-    """Shows a time that only waits advance."""
+    """Represents a clock that advances only when the script waits."""
 
     # see Note [The recorded clock]
 

@@ -1,7 +1,7 @@
 """Writes the times of collectives to the recording, after their CUDA events have completed.
 
     calls.add(CollectiveCall("all_reduce", "float32", "0", 2, "nccl", 400, start_ns, end_ns), rank, begin, end)
-    pending = calls.open(call, rank, begin, works=1)      # asynchronous
+    pending = calls.open(call, rank, begin, works=1)      # for an asynchronous collective
     calls.waited(pending, before, after)                  # a stream waits for the collective
     calls.write_done()      # write the collectives whose CUDA events have completed
 

@@ -1,6 +1,6 @@
 """Guesses the result sizes of ops such as `nonzero` if the values of their inputs are unknown.
 
-    assumed_size("aten::nonzero", lambda: gpu().values.assumed.count(9))     # 5, and counted for the report
+    assumed_size("aten::nonzero", lambda: gpu().values.assumed.count(9))     # 5; also counted in the report
 
 Note [Unknown sizes]
     A script that differs from the recorded script must still run to its end, so unknown sizes are assumed. A mask selects the

@@ -1,7 +1,7 @@
 """Decides whether an op's result values are computed or assumed.
 
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
-    rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
+    rule(made, args, kwargs)                                # computes known values; assumes that unknown values are not NaN
 
 The replay makes these assumptions about unknown values:
 
