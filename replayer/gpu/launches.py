@@ -7,8 +7,8 @@
 
 Note [Played in batches]
     A launch only stores the op, the stream and the time. The timeline is computed later ("played"): after a few hundred
-    launches, or when the script reads the device's state. Computing the timeline in batches is three times as fast, because the
-    processor's caches stay warm.
+    launches, or when the script reads the device's state. Computing the timeline in batches is three times as fast, because
+    Python's caches stay warm.
 
 Note [Three entries per op]
     Pending ops are in one flat list with three entries per op: caller, signature and time. `+=` of a tuple is atomic, so no
