@@ -63,7 +63,7 @@ class RecordedKeys:
         if self.has_shapes and canonical not in self._unshaped:
             own, wide = shapes_text(shapes), shapes_text(canonical_shapes(canonical, shapes))
         kept = f"{dtype}|{layout}" if layout == CHANNELS_LAST and self.has_layouts else dtype
-        # autograd sums gradients with add_ on a GPU, but with add on the virtual GPU. So both ops have the same key.
+        # To sum gradients, autograd calls `add_` on a GPU and `add` on the virtual GPU. So both ops have the same key.
         op = "aten::add" if op == "aten::add_" else op
         return MatchKeys(f"{op}|{own}|{kept}", f"{canonical}|{wide}|{kept}", f"{canonical}|{dtype}")
 

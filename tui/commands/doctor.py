@@ -201,7 +201,7 @@ def _locked_memory() -> Iterator[Diagnosis]:
     is_free = limit_bytes == resource.RLIM_INFINITY or _may_lock_anything()
     text = "no limit: pinned memory is page-locked as on a GPU machine"
     raising = "`ulimit -l unlimited`, docker --ulimit memlock=-1"
-    advice = f"more pinned memory than this is not page-locked; raise the limit: {raising}"
+    advice = f"pinned memory beyond this limit is not page-locked; raise the limit: {raising}"
     yield _judged("locked memory", is_free, text, advice, f"{size_text(limit_bytes)} at most")
 
 

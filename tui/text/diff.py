@@ -58,7 +58,7 @@ _SIDES = ("recorded", "replayed")
 _WHOLE = "Whole traces (one trace has no training steps)"
 COVERAGE = {
     "exact": "matched (same op and shapes)",
-    "equivalent": "matched (recorded under another name of the op)",
+    "equivalent": "matched (the recorded op has another name)",
     "scaled": "estimated from the same op at other shapes",
     "phase": "recorded time of whole phases (not of single ops)",
     "roofline": "estimated from bytes and FLOPs",

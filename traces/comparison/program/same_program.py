@@ -74,7 +74,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     if verdict.same and ours and theirs and (apart := numbers_apart(ours, theirs, steps)):
         kernel, times = apart
-        reason = f"most work is in CUDA graphs without ops, and their kernels run in other numbers: e.g. {kernel}, {times}"
+        reason = f"most work is in CUDA graphs without ops, and kernels run a different number of times: e.g. {kernel}, {times}"
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     if not verdict.same and bool(ours) != bool(theirs):
         return _with_and_without_graphs(*sides, "first" if ours else "second")
