@@ -61,7 +61,7 @@ class ProcessFacts:
         self._oom_text: str | None = None
         self._cublas_bytes: int | None = None
         self._cleared_workspaces = False
-        self._versions: dict[str, Json] = {}  # this list is empty until the script has used the GPU
+        self._versions: dict[str, Json] = {}  # empty until the script has used the GPU
         self._version = _own_version()  # looked up once, because the lookup reads files and the header is written often
         self._base = {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

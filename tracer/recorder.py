@@ -76,7 +76,7 @@ class Recorder:
         self.loss_called = partial(reports[OP], LOSS)
         self.aside_called = partial(reports[OP], ASIDE)  # the script clips or unscales gradients
         self.read_called = partial(reports[OP], READ)
-        self.autograd_recorded = reports[RECORDED]  # the script called an op after a backward pass
+        self.autograd_recorded = reports[RECORDED]  # autograd recorded an op after a backward pass
         self.optimizer_stepped = reports[STEPPED]  # an optimizer's `step` has returned
         self.module_called = reports[MODULE]  # arguments: the module's id, and True if gradients are enabled
 
@@ -219,7 +219,7 @@ class Recorder:
             self.closed = True
             self._until_close.release()
             self.steps.stop()
-            self._writer.read_last_events()  # check this first, because the recorder must not call a device that hangs
+            self._writer.read_last_events()  # this comes first, because it finds out whether the device hangs
             self._profiler.stop(at_end=True)
             self.communication.read_flight_recorder(last=True)
             self._facts.failed(getattr(sys, "last_value", None))

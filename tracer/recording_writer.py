@@ -67,7 +67,7 @@ class RecordingWriter:
         self.run: RepeatedRun | None = None  # the steps that follow those in `pending`
         self.collectives = CollectiveWriter(output, parts.facts)
         self.number = 0  # number of the next step
-        self.steps_of_other_threads = 0  # optimizer steps in other threads than the thread of the recorded steps
+        self.steps_of_other_threads = 0  # number of optimizer steps in threads other than that of the recorded steps
 
         # The rows do not contain the rank. Threads append without a lock, because `list.append` is atomic.
         self.batches: list[tuple[int, BatchKind, int, int, int]] = []

@@ -469,7 +469,7 @@ class StepRecorder:
         if segments or plan is not None:
             self._keep(is_evaluation, segments, now_ns, last, plan, times_ns)
         else:
-            self._events.untimed = Untimed.NO  # read these events together with the events of the next step
+            self._events.untimed = Untimed.NO  # these events will be read with the events of the next step
         self._begins, self._stages = {}, []
         communication = self._communication
         has_looked = communication.has_flight and communication.read_flight_recorder_if_due()
@@ -536,6 +536,7 @@ class StepRecorder:
 
     def _kind(self, is_evaluation: bool, is_unlike_others: bool, has_compiled: bool) -> StepKind:
         """Return WARMUP for steps that compile, that capture a CUDA graph, or that the profiler did not record completely.
+        Return AFTER_PROFILE for steady steps after a profile of the script, if enough steady steps ran before the profile.
         Return the kind from `Schedule.kind` for all other steps."""
         kind = self._schedule.kind(is_evaluation)
         is_lost = kind is StepKind.PROFILED and not self.profiler.is_recording  # the profile began late or ended early

@@ -94,7 +94,7 @@ class BoundaryEvents:
         self.cuda, self.clock, self.access = cuda, clock, access
         self._streams: dict[tuple[int, int], EventStream] = {}  # keys: device, and handle of the stream
         self._clocks: dict[int, DeviceClock] = {}  # keys: devices
-        self._in_use: set[int] = set()  # devices that have a context for certain
+        self._in_use: set[int] = set()  # devices that certainly have a context
         self._has_entered = False
 
     @property

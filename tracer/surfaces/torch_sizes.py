@@ -27,7 +27,7 @@ from traces.model.layouts import Shape
 from traces.model.trace import NONE
 from traces.script.patching import patch, temporarily_set
 
-NONZERO = "aten::nonzero"  # all functions that search nonzero elements have this name, as on a GPU
+NONZERO = "aten::nonzero"  # one name for all functions that search for nonzero elements, as on a GPU
 
 
 class Found(NamedTuple):

@@ -64,7 +64,7 @@ class _PossibleWaits:
     start_ns: Column
     end_ns: Column
     checked_ns: Column  # the host did not wait for work that ended before this time
-    is_synchronous: Column  # True if CUDA's documentation says that the call waits
+    is_synchronous: Column  # True if the call is documented to wait
     is_loop: Column
 
     @property

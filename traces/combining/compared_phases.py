@@ -154,7 +154,7 @@ def compared_phases(
         named = labels.of == names[name]
         usual_ns = median_or_zero(of.duration_ns[in_clean & named])
         profiled_ns = median_or_zero(of.duration_ns[in_profiled & named])
-        # if only clean or only profiled steps have this phase, the recorder saw at most the end of the phase
+        # leave out a phase that only clean or only profiled steps have, or of which the recorder saw only the end
         if name in theirs and labels.phases[names[name]] not in cut_otherwise and usual_ns >= LEAST_NOISE * profiled_ns:
             shared.append(name)
     of_clean, of_profiled = np.flatnonzero(in_clean), np.flatnonzero(in_profiled)

@@ -5,13 +5,13 @@
     result.passed, result.checks[0]     # False, Check("step_time", budget=180_000_000, value=184_200_000, passed=False)
 
     [budget]
-    step_time = "180 ms"        # largest step time of the second trace (traces/figures/pace.py)
-    step_time_change = "5 %"    # largest increase of the step time over the first trace
+    step_time = "180 ms"        # highest allowed step time of the second trace (traces/figures/pace.py)
+    step_time_change = "5 %"    # highest allowed increase of the step time over the first trace
     compute_time = "110 ms"     # step time without data loading; also compute_time_change
     gpu_busy = "100 ms"         # GPU time of a step; also gpu_busy_change
     memory_peak = "14 GiB"      # the highest memory peak of any device; also memory_peak_change
     missing_ops = 0             # kinds of calls that are missing from a replay's recording
-    matched = "99 %"            # smallest share of a replay's GPU time that comes from the same op in the recording
+    matched = "99 %"            # lowest allowed share of a replay's GPU time that comes from the same op in the recording
     same_program = true         # both traces must be of the same program
     graph_breaks = 2            # graph breaks of torch.compile in the second trace, and functions that ran eagerly
     recompiles = 0              # recompilations in the second trace

@@ -1,6 +1,6 @@
 """Finds ops that do the same work but have different names in different PyTorch releases.
 
-    calls_of(trace, op_of(trace))       # for each device span, the outermost op that launched it
+    calls_of(trace, op_of(trace))       # for each device span, the outermost op of the same name around its op
 """
 
 from __future__ import annotations

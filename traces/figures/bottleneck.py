@@ -58,7 +58,7 @@ class Slowdown:
 
     step: int  # number of the first slower step
     before_ns: int  # kernel time of a step, without communication
-    after_ns: int  # kernel time of a step after the slowdown
+    after_ns: int  # kernel time of a step from the first slower step on
     is_alike: bool  # True if most kernels became slower by about the same factor
 
     def sentence(self) -> str:

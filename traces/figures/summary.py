@@ -108,7 +108,7 @@ class Summary:
     ops: list[measure.WorkSum]  # innermost ops around kernel launches, at most TOP
     calls: list[measure.WorkSum]  # outermost ops around kernel launches, at most TOP
     host_ops: list[measure.HostOpSum]  # ops with the most time on the host, at most TOP; only for traces without GPU work
-    host_ops_ns: int  # host time of all ops, without inner ops
+    host_ops_ns: int  # host time of all ops; the time of each op excludes the ops that it calls
     memory: dict[str, measure.MemoryPeak]  # memory peak of each device, by device label
     lacks: list[str]  # missing data, such as "shapes"
     problems: dict[str, int]  # number of problems of each kind

@@ -113,7 +113,7 @@ class Origin(IntEnum):
 
 
 class StepKind(IntEnum):
-    STEADY = 0  # training step without the profiler, or any training step of an imported recording
+    STEADY = 0  # training step without the profiler; in an imported recording also with the profiler
     WARMUP = 1  # the slow first steps, and steps that capture a CUDA graph or compile code
     EVALUATION = 2  # a step without backward pass and optimizer
     PROFILED = 3  # a step with the profiler, in a recording that also has steps without the profiler

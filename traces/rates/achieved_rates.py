@@ -168,7 +168,9 @@ class _LikeCalls:
     operands: tuple[op_traffic.Operand, ...]
     output: Shape | None  # the output shape of a convolution or a resize, if another op shows it
     count: int
-    calls: int  # calls as in `traces.comparison.op_calls`; an op inside an op of the same name is not counted
+    # number of calls as in `traces.comparison.op_calls`; if an op calls several ops of its own name, the call counts only for
+    # the first of these ops
+    calls: int
     device_ns: int
     kernels: tuple[str, ...]
     grid: tuple[int, ...]  # launch grid of the first kernel

@@ -51,7 +51,7 @@ def simulate_loader(
     CPU cores busy. Raises ValueError if there are no workers."""
     if workers < 1 or cores < 1:
         raise ValueError(f"{workers} workers on {cores} cores cannot be simulated; give at least one of each")
-    if steps is None:  # enough steps to exclude the steps that use prefetched batches
+    if steps is None:  # begin late, because the first steps use prefetched batches
         steps = range(12 * workers, 36 * workers)
     costs = [cost] if isinstance(cost, BatchCost) else list(cost)
     hosts_ns = [host_ns] if isinstance(host_ns, int) else list(host_ns)

@@ -3,7 +3,7 @@
 Kineto writes no version number. The importer recognizes the format version by the file's content:
 
     E0  2020, before torch 1.8    a bare array; categories Operator, Kernel, Runtime; threads are text
-    E1 torch 1.8 to 1.9 the same categories, in an object instead of an array
+    E1  torch 1.8 to 1.9          the same categories, in an object instead of an array
     E2  torch 1.10 to 1.11        cpu_op beside Kernel and Runtime
     E3  torch 1.12                lower-case categories, flows called async_cpu_to_gpu
     E4  torch 1.13 to 2.3         flows called ac2g

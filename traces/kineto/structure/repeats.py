@@ -1,7 +1,7 @@
 """Finds training steps in recordings without step marks, by searching for repeated sequences of ops.
 
     repeated_steps(host, device, strings)       # Repeats(starts_ns=[...], has_rest=False), or None
-    repeated_kernels(device, strings) # the same for a recording without host events
+    repeated_kernels(device, strings)           # the same for a recording without host events
     gpu_step_marks(host, device, strings)       # GpuMarks(numbers=[5, 6], starts_ns=[...]), or None
     marked_iterations(host, device, strings)    # [starts_ns], or None
 

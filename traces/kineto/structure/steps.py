@@ -8,15 +8,15 @@ Note [Whose steps]
         "profiler"    one step per ProfilerStep mark; a mark that contains other marks is not a step
         "batches"     some marks contain several batches, which are cut by the rule of `traces.script.step_rule`; but not if
                       several networks take turns in each mark, as in a GAN
-        "optimizer" no marks: the same rule for the whole recording; each update by the first optimizer ends a step
+        "optimizer"   no marks: the same rule for the whole recording; each update by the first optimizer ends a step
         "inference"   no marks, optimizer or backward pass: the same rule, batch by batch, if the batches are alike
         "backward"    no marks and no optimizer range: each forward pass after a backward pass begins a step
         "gpu marks"   no marks on the host, but ProfilerStep marks on the GPU (`repeats.py`)
         "ranges"      no marks or optimizer, but ranges around the iterations of an inference server or loop (`repeats.py`),
                       and at most one backward pass was found
         "repeats"     no marks, optimizer or passes are known, but the same launches repeat (`repeats.py`)
-        "whole" nothing repeats: the whole recording is one step; its GPU work may end later, see `traces.figures.pace` "none"
-        nothing happened on the host
+        "whole"       nothing repeats: the whole recording is one step; its GPU work may end later, see `traces.figures.pace`
+        "none"        nothing happened on the host
 
 Note [Kinds of imported steps]
     A training step without backward pass and optimizer is an EVALUATION step. If no backward pass was recorded, the names of
