@@ -7,9 +7,11 @@
     RuntimeError
     +-- NotExact                 under --strict: an op without an exact match in the recording
 
-    MemoryError +-- oom.OutOfMemory the virtual device is full; scripts get torch.OutOfMemoryError
+    MemoryError
+    +-- oom.OutOfMemory          the virtual GPU's memory is full; scripts get torch.OutOfMemoryError
 
-    ValueError +-- settings.SettingsError an allocator setting that PyTorch also rejects
+    ValueError
+    +-- settings.SettingsError   an allocator setting that PyTorch also rejects
 
     SystemExit
     +-- NotInLibrary             the library has no times for the script's model; the message is already printed

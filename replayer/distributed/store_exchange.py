@@ -61,7 +61,7 @@ class PendingExchange:
         self.channel, self.number, self.members, self.own = channel, number, members, own
         self.keys, self.key_for_all = [f"{channel}/{number}/{member}" for member in members], _for_all(channel, number)
         self._messages = [own] if len(members) == 1 else None
-        self.polled: Wait | None = None  # total time that all calls of `arrives_within` have waited
+        self.polled: Wait | None = None  # the wait that all calls of `arrives_within` share
 
     def is_complete(self) -> bool:
         return self._messages is not None or self._exchange.all_posted(self)

@@ -56,7 +56,7 @@ class ScriptSteps:
         self._has_warmed_up = self._froze = False
         self._in_library_call = False  # True if the library provides the time of the current module call
         self._trained = self._ended = 0
-        self._module_names: dict[int, int] = {}  # for each existing module, its name as in `HostRanges`
+        self._module_names: dict[int, int] = {}  # ids of existing modules, and their names as in `HostRanges`
         self._names = ModuleNames()
         if self._library is not None:
             self.workload.on_every_call = self._watch_call

@@ -6,7 +6,7 @@ A replay runs single ops instead of fused kernels, but reports the memory use of
     with memory.uncounted():
         y = graph(x)
     memory.play(requests)               # memory_allocated() rises and falls as recorded
-    memory.end()                        # y gets a memory block if the recorded call returned one
+    memory.end()                        # y gets a memory block if the recorded call left one allocated
 """
 
 from __future__ import annotations

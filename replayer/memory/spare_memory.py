@@ -22,7 +22,7 @@ def spare_host_bytes() -> int | None:
         spare_bytes = (kilobytes["MemAvailable"] << 10) - int((kilobytes["MemTotal"] << 10) * _RESERVED_SHARE)
         container_bytes = _spare_container_bytes()
     except (OSError, KeyError, ValueError):
-        return None  # macOS does not report this memory
+        return None  # macOS has no /proc/meminfo
     return max(spare_bytes if container_bytes is None else min(spare_bytes, container_bytes), 0)
 
 

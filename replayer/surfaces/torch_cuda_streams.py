@@ -34,7 +34,7 @@ from traces.script.patching import patch
 POOL_STREAMS = 32
 _CUDA = 1
 _HIGHEST, _LOWEST = -3, 0  # see c10/cuda/CUDAStream.h
-_HANDLE = 0x5555_1000_0000  # placeholder for the first cudaStream_t or cudaEvent_t
+_HANDLE = 0x5555_1000_0000  # the made-up values of cudaStream_t and cudaEvent_t begin here
 
 BaseStream: TorchAny = torch.Stream
 BaseEvent: TorchAny = torch.Event

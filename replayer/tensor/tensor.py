@@ -77,7 +77,7 @@ class _Equal(type(torch.Tensor)):  # type: ignore[misc]
 
 class ScriptAttributes(MutableMapping[str, "TorchAny"], dict[str, "TorchAny"]):  # type: ignore[metaclass, misc]
     # A script may assign the attributes of one tensor to another: `cpu_tensor.__dict__ = tensor.__dict__`. Python allows this
-    # assignment only if `__dict__` is a dict.
+    # only if the assigned value is a dict.
     def __init__(self, attributes: dict[str, TorchAny]) -> None:
         self._all = attributes
         dict.update(self, self.copy())
@@ -120,7 +120,7 @@ def _attributes(tensor: VirtualTensor) -> TorchAny:
     return found if STATE.view.whole_attributes else ScriptAttributes(found)
 
 
-ACTUAL_CLASS: TorchAny = vars(object)["__class__"]  # the real class; VirtualTensor replaces `__class__` for scripts
+ACTUAL_CLASS: TorchAny = vars(object)["__class__"]  # sets the real class; scripts see and assign VirtualTensor.__class__
 
 
 def _set_class(tensor: TorchAny, cls: type) -> None:

@@ -174,7 +174,7 @@ class VirtualClock(Clock):
 
 
 class RecordedClock(VirtualClock):
-    """Represents a clock that advances only when the script waits."""
+    """Represents a clock that only waits advance."""
 
     # see Note [The recorded clock]
 

@@ -33,7 +33,7 @@ Note [Phases missing from the first step]
 Note [Recorded phases without GPU work]
     In traces that earlier versions imported, an op on the CPU could begin a phase. The replay sees only ops on the GPU. Its
     phases would therefore be paired with the wrong recorded phases. A recorded phase without GPU work is therefore skipped. The
-    script's phase is paired with the next recorded phase of the same name that calls the same first op.
+    script's phase is paired with the next recorded phase of the same name that calls the first op of the script's phase.
 
 Note [Loops of varying length]
     A script may repeat ops or phases more often than the recorded step, for example in reinforcement learning. Then all

@@ -49,7 +49,7 @@ class OpBatchSchedule:
     work_rows: Column
     charged_ns: dict[Origin, Column]
     matched: Column
-    # True if the script is a different program, because the recorded host time between calls then does not apply
+    # True if the script is a different program; the recorded host time between calls then does not apply
     is_other_program: bool = False
 
     @classmethod

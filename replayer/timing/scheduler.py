@@ -26,8 +26,8 @@ from traces.model.layouts import Shape
 from traces.model.trace import NONE, DeviceKind, Origin
 from traces.names.equivalent_ops import canonical_op
 
-_LEFTOVERS = 256  # maximum number of entries, because all steps of a script may differ
-_SCALES = 50_000  # maximum number of entries, because the plan cache drops old signatures
+_LEFTOVERS = 256  # maximum number of entries; a limit is needed, because all steps of a script may differ
+_SCALES = 50_000  # maximum number of entries; a limit is needed, because the plan cache drops old signatures
 _FIRST_SIDE_STREAM = 1_000  # recorded side streams get numbers above the numbers of the script's streams
 
 

@@ -41,7 +41,7 @@ from traces.script.step_rule import Optimizers
 _MOST_AHEAD_NS = 20_000_000
 _AHEAD_AFTER_WAIT_NS = 15_000_000
 
-# maximum number of stored batches per phase, because ops may differ in every step
+# maximum number of stored batches per phase; a limit is needed, because ops may differ in every step
 _BATCHES_KEPT = 64
 
 

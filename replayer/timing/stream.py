@@ -66,7 +66,7 @@ class VirtualEvent:
 
     def __init__(self, *, external: bool = False) -> None:
         self.external = external
-        # True if the event was last recorded during a capture, because only the captured graph can use such an event
+        # True if the event was last recorded during a capture; only the captured graph can use such an event
         self.captured = False
         self.time_ns: int | None = None
         # True if the script waited for the event before recording it, see Note [Waits on unrecorded events]

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable
 
-HALF_AFTER = 100  # number of training steps in which an assumed loss falls to half its value
-# A line of the script may read this number of values without new data from the host. Further values are halved.
+HALF_AFTER = 100  # after this number of training steps, an assumed loss is half of its first value
+# A line of the script may read this number of values without new data from the host. Each further value is half of the previous
+# value.
 WITHOUT_DATA = 97
 # After this number of reads within one step, assumed values begin to shrink. The number is prime, because a loop may read
 # several values per iteration.

@@ -29,7 +29,7 @@ class CallArguments:
         self.tensor_class = tensor_class
         self.seen: list[tuple[Shape, str]] = []
         self.placed: list[tuple[Shape, Shape]] = []
-        self.devices: dict[int, None] = {}  # shapes and dtypes of the tensors, in the order of the arguments
+        self.devices: dict[int, None] = {}  # indices of the virtual GPUs, in the order of the arguments
         self.option: int | None = None  # the first argument that is an int or a bool
 
     def of(self, value: TorchAny, where: Where = (0, -1)) -> TorchAny:

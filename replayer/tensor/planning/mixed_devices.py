@@ -504,8 +504,8 @@ _RULES: dict[str, Callable[[_Operands], Mixed | None]] = {  # None stands for ON
     "convolution": _convolution,
     "native_batch_norm": _batch_norm,
 }
-# Ops that accept tensors with overlapping elements. Tested with PyTorch 2.11 on an NVIDIA H100, and with 2.14 on the virtual
-# GPU
+# Ops that accept tensors with overlapping elements. Tested with PyTorch 2.11 on an NVIDIA H100, and with 2.14 on the simulated
+# device of tests/cuda
 _MAY_OVERLAP = frozenset(
     "fill_ full zero_ _foreach_zero_ zeros ones index_fill_ index_put_ _index_put_impl_ record_stream tril tril_ triu triu_"
     " eye avg_pool2d avg_pool3d multinomial _scaled_mm threshold_ sum amax linalg_vector_norm".split()

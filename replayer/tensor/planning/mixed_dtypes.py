@@ -29,7 +29,7 @@ _CPP_TYPES = {
 }  # fmt: skip
 
 _UNCOMMON = (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2)
-_IN_CUDNN = (torch.int8, torch.uint8, torch.int32)  # cuDNN defines only these integer dtypes
+_IN_CUDNN = (torch.int8, torch.uint8, torch.int32)  # PyTorch passes only these integer dtypes on to cuDNN
 
 
 def require_dtypes(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> None:

@@ -74,7 +74,7 @@ class PlanCache:
         self.wrap_other_layout: TorchAny = None
         self.copies: dict[plan_keys.Key, TensorMeta] = {}
         self.tensor_class: TorchAny = tensor_class
-        self.shared: SharedResults | None = None  # plans that all ranks share if one process has forked them
+        self.shared: SharedResults | None = None  # plans that all ranks share if one process forked the ranks
         self._count = 0
 
     def route(self, func: Op) -> Route:

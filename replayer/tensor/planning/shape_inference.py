@@ -389,7 +389,7 @@ def _with_smaller_sizes(func: Op, args: Args, kwargs: Kwargs) -> tuple[Args, Kwa
     named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
     is_size = {a.name: "number" not in str(a.type) and a.name not in _VALUES for a in func._schema.arguments}
     integers = {leaf for leaf in tree_leaves({name: named[name] for name in named if is_size[name]}) if type(leaf) is int}
-    # distinct sizes, because a number in an error must identify one size
+    # sizes above `_KEPT_SIZES`, so that a number in an error shows whether the error is about a replaced size
     above = _KEPT_SIZES if _elements(args, kwargs) > _REFUSED_ELEMENTS else 0
     smaller = _smaller_sizes({size for tensor in tensors for size in tensor.shape}, {n for n in integers if n > 0}, above)
 

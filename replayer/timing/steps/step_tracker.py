@@ -492,7 +492,7 @@ class StepTracker:
 
     def stop(self, thread: HostThread) -> None:
         # With `--strict`, NotExact is raised if a phase ends before all its recorded kernels have run. The script may stop in
-        # the middle of a phase, so the last phase is not ended with `--strict`.
+        # the middle of a phase. Such an incomplete last phase is therefore not ended with `--strict`.
         unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0
         if not unplayed:
             self.script.stop(thread, self._scheduler.clock.now_ns())
