@@ -125,7 +125,7 @@ class BoundaryEvents:
 
     def record(self, now_ns: int, of: EventStream | None = None) -> BoundaryEvent | None:
         access = self.access
-        # `closed` makes the same checks, but calling a property takes as long as all these checks
+        # `closed_to_all_streams` makes the same checks, but calling a property takes as long as all these checks
         if access.device_lost or access.captures or access.script_profiles or not access.was_used:
             closed = access.closed_to_all_streams
             if closed is not None:

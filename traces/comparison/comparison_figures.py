@@ -182,8 +182,10 @@ class ComparedFigures:
     largest_reason: Reason | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     problems: Both[list[str]] = Both([], [])  # sentences about problems that make the figures of a trace unreliable
     estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # traces ("A", "B") that `trace predict` made
-    expected_errors: dict[str, float] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # for each trace in `estimates`
-    estimate_error: EstimateError | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # of a replay's estimated times
+    # likely error of the step time, for each trace in `estimates`
+    expected_errors: dict[str, float] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
+    # likely error of a replay's estimated times
+    estimate_error: EstimateError | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     version: int = VERSION  # version of the JSON keys
 
 
