@@ -165,7 +165,7 @@ class VirtualNccl(_NcclGroup):
         """The argument `device` is ignored. PyTorch passes `device` since release 2.15."""
         super().__init__(store, rank, size, options if options is not None else Options())
         self._splits = 0
-        # calls that are being collected for one NCCL group
+        # sends and receives between this rank and itself, in the NCCL group that is being collected
         self._to_itself: dict[str, list[GroupCall]] = {"send": [], "recv": []}
 
     # -- communicators -----------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ class ScriptFuture(WorkFuture):
 
     def wait(self) -> TorchAny:
         super().wait()
-        return super().wait()  # `_join` is known after the future has ended
+        return super().wait()  # `_join` is known only after the future is done
 
     def then(self, callback: Callable[[TorchAny], TorchAny]) -> WorkFuture:
         if self.done():
