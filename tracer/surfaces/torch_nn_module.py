@@ -29,7 +29,7 @@ def install(torch: ModuleType) -> None:
     ScriptHooks(torch, recorder, OPTIMIZERS).module_calls(_CALLS)
     cls: Any = torch.nn.Module
     patch(cls, _apply=PhaseScope("other", recorder).wrap(cls._apply))
-    # PyTorch allows only listed methods, so add the wrapped methods to the list
+    # for uninitialized parameters, PyTorch allows only listed methods, so add the wrapped methods to the list
     lazy: Any = torch.nn.parameter.UninitializedTensorMixin
     wrapped = [getattr(torch.Tensor, name) for name in ("to", "cuda", "cpu", "copy_")]
     patch(lazy, _allowed_methods=[*lazy._allowed_methods, *wrapped])

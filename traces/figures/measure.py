@@ -185,7 +185,7 @@ def phases_per_step(trace: Trace, name: str) -> Column:
 @cached_result
 def joined_phases(trace: Trace) -> tuple[Column, Column]:
     """Return the name of each phase, and mark each phase with a different name than the previous phase. If a phase "other" is
-    between two phases with the same name, this name is used for all three."""
+    between two phases with the same name (except "loader"), this name is used for all three."""
     # see Note [Backward passes in a row]
     phases = trace.phases
     order = np.lexsort((phases.start_ns, phases.step))

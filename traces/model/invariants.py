@@ -52,7 +52,7 @@ def fault_of_column(table: Table, name: str, column: str, within: dict[str, tupl
         return f"{where} adds up to 2**62 or more"
     if column == "duration_ns" and np.abs(getattr(table, _START) + values).max() >= _MOST:
         return f"{name}.start_ns and {name}.duration_ns end beyond 2**62"
-    is_whole = where in within and len(values) == within[where][1]  # only if the whole column is checked, not some of its rows
+    is_whole = where in within and len(values) == within[where][1]  # False if only some rows of the column are checked
     if where == "host.parent" and is_whole and _has_cycle(values):
         return "host.parent contains a cycle"
     return None

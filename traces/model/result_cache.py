@@ -60,6 +60,6 @@ def cached_result(compute: Callable[Concatenate[Trace, P], R]) -> Callable[Conca
 def _read_only(result: Any) -> Any:
     if not isinstance(result, np.ndarray):
         return result
-    view = result.view()  # protects the original array, which may be a column of the trace
+    view = result.view()  # the original array stays writeable, because it may be a column of the trace
     view.flags.writeable = False
     return view

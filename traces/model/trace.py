@@ -442,7 +442,7 @@ class Ending(IntEnum):
     """Says whether the duration of a collective is exact, an upper bound or unknown."""
 
     SEEN = 0
-    BY = 1  # upper bound, from the time at which a stream waited for the operation
+    BY = 1  # upper bound: the time until a stream's wait for the operation ended
     UNSEEN = 2  # unknown; the launching call's duration or 0 is stored
 
 

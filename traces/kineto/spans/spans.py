@@ -111,7 +111,7 @@ def read_tables(
     host.spans.thread = renumber[host.spans.thread]
     memory.thread = renumber[memory.thread]
     host, comms = _nested(host, owners, comms, problems)
-    if notes:  # the file is an export of this tool, so problems were already counted in the first import
+    if notes:  # an export of this tool: External ids are ids of ops, and problems were counted in the first import
         spans, missing = _with_launches(host, device, True, strings, Counter())
     else:
         spans, missing = _with_launches(host, device, owners.names_ops, strings, problems)
