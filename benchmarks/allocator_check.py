@@ -42,7 +42,7 @@ class Theirs:
     def __init__(self, capacity_bytes: int) -> None:
         self.sizes: list[int] = []  # sizes of all segments so far
         self._live: dict[int, int] = {}  # maps the base address of a segment to its number
-        self._span_bytes = capacity_bytes + capacity_bytes // 8  # size of an expandable segment's address range
+        self._span_bytes = capacity_bytes + capacity_bytes // 8  # an expandable segment's addresses; PyTorch rounds up to pages
         self._mapped: dict[int, int] = {}  # bytes by base address of expandable segments
         self._ranges = 0
         self._new_bytes = 0  # bytes that were mapped since the last block was allocated

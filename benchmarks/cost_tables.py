@@ -225,7 +225,7 @@ def learned(rows: Operators, seed: int = 0) -> tuple[dict[str, Floats], float]:
         which = torch.tensor(batch)
         of = torch.where(torch.rand(len(batch)) < _UNNAMED, anyone, gpu[which])
         missed = told(which, of) - y[which]
-        missed = torch.where(tells[which], missed, missed.clamp(min=0))  # launch overhead is only an upper bound
+        missed = torch.where(tells[which], missed, missed.clamp(min=0))  # times near the launch overhead are only upper bounds
         loss = torch.nn.functional.smooth_l1_loss(missed, torch.zeros_like(missed), beta=0.03)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

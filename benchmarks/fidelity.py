@@ -8,10 +8,10 @@ machine's own time. Each replayed step is compared with the recorded step that i
 With `--only`, the results of all other recordings are kept in the JSON file and on the page. The option `--runs` sets how often
 each program is replayed.
 
-The columns show medians over the steps of a run, and then medians over runs. The first two training steps are left out. Most
-recordings begin in the middle of a training run, when gradients, momentum and DDP buckets are already allocated. Kernels of
-collectives are left out, because they wait for other ranks, which were not recorded. If the recorded host waits for work that
-was launched before the recording, the wait is subtracted from the step time and shown in the table.
+The columns show medians over the steps of a run, and then medians over runs. The first two training steps are left out, because
+most recordings begin in the middle of a training run, when gradients, momentum and DDP buckets are already allocated. Kernels
+of collectives are left out, because they wait for other ranks, which were not recorded. If the recorded host waits for work
+that was launched before the recording, the wait is subtracted from the step time and shown in the table.
 
     step, busy, idle   the step on the host; GPU busy time; GPU idle time between the step's first and last kernel
     phase              the phase with the largest error, as a share of the step; no phase if the error rounds to 0.0 %

@@ -37,7 +37,7 @@ SHARE_SIDE_BY_SIDE = 0.7  # after this share of the stage's time, no more runs b
 GRACE_S = 1.0  # how long child processes may run after their parent has ended
 
 _FEW_THREADS = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "4"}  # settings for programs that run at the same time
-_FAULTY_LAUNCH = str(30 * 17)  # a launch in the last step of ends.py fails on the simulated device
+_FAULTY_LAUNCH = str(30 * 17)  # in the last step of ends.py, this launch fails on the simulated device, which checks no indices
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from pathlib import Path
 
 BUFFER_BYTES = 4 << 20
 EPOCHS = 3
-FILE_OF_RING = 2.5  # size of the data relative to the ring; the data is too large for the remaining memory
+FILE_OF_RING = 2.5  # size of the data relative to the ring, so that the data never fits into the remaining memory
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -38,7 +38,7 @@ class NotAllowedError(Exception):
 
 
 def epochs(data: Path, buffers: int, locked: bool) -> Iterator[float]:
-    """Return the seconds of each epoch over the file. Raises NotAllowedError if pages cannot be locked."""
+    """Yield the seconds of each epoch over the file. Raises NotAllowedError if pages cannot be locked."""
     libc = ctypes.CDLL(None, use_errno=True)
     ring = [mmap.mmap(-1, BUFFER_BYTES) for _ in range(buffers)]
     for buffer in ring:

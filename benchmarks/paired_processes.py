@@ -29,7 +29,7 @@ from benchmarks.record_command import ROOT, record_command
 from traces.script.patching import OUR_MODULES
 
 SETTLING, SETTLING_S = 128, 1.0  # number of steps before the first turn; fewer steps if they take more seconds than this
-IN_TURN, IN_TURN_US, LEAST_IN_TURN = 128, 5e5, 6  # number of steps, duration in µs, and smallest number of steps of a turn
+IN_TURN, IN_TURN_US, LEAST_IN_TURN = 128, 5e5, 6  # largest number of steps, wanted µs, and smallest number of steps in a turn
 LOW = 0.1  # a turn's fast step time is this quantile of its step times
 LEAST_TURNS = 6
 COUNTED = 5  # steps whose calls are counted; the smallest count is used, because some steps also read CUDA events

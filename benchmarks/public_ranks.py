@@ -61,7 +61,8 @@ def _of_examples() -> list[Program]:
         ("imagenet/main.py", "50000", "16"),
         ("imagenet/main.py", "224, 224", "64, 64"),
     )
-    fewer_epochs = (("distributed/rpc/ddp_rpc/main.py", "range(100)", "range(5)"),)  # RPC calls time out after 60 s
+    # a single RPC call runs the whole training, and RPC calls time out after 60 s
+    fewer_epochs = (("distributed/rpc/ddp_rpc/main.py", "range(100)", "range(5)"),)
     of_rpc = {"rnn": 0, "pipeline": 2, "ddp_rpc": 2}
     options = ("", " --explicit-prefetching", " --mixed-precision", " --dcp-api")
     return [
@@ -118,7 +119,7 @@ def _of_examples() -> list[Program]:
             "main.py --cuda --epochs 1",
             folder="mnist_hogwild",
             spawns=True,
-            native=False,  # not comparable, because the ranks change the same parameters in random order
+            native=False,  # not comparable, because the ranks change the same parameters in any order
         ),
     ]
 

@@ -634,7 +634,7 @@ def main() -> int:
         return row
 
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
-        if signal.getsignal(number) is signal.SIG_IGN:  # the commands would inherit this and ignore the signal
+        if signal.getsignal(number) is signal.SIG_IGN:  # in a background job, the commands would ignore it, too
             signal.signal(number, usual)
     with ThreadPoolExecutor(args.jobs) as pool:
         rows = list(pool.map(timed, chosen))

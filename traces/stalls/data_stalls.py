@@ -64,7 +64,7 @@ class Stalls:
     gpu: Pace  # speed with one batch that is already in memory
     estimated_share: float  # share of GPU time that was estimated (scaled, or from curves and data sheets) instead of recorded
     prepared: Pace  # speed with cached files
-    fetched: Pace | None  # speed with uncached files; None without modelled storage, or if no file was read from it
+    fetched: Pace | None  # speed with the modelled storage; None without it, or if no file was read from it
     batch_samples: float  # samples per batch
     step_batches: int  # batches per step
     workers: int  # number of workers of all loaders that provide batches for a step

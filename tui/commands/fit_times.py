@@ -2,7 +2,7 @@
 
     known = KnownTimes(need.workload, 32, ran)      # `ran` is the timeline of the run on the first GPU
     known.step(card)                # StepTime(41_449_905, "v100/resnet18", is_estimate=False), or None
-    known.limit(card)               # for example of v100/resnet152: MeasuredLimit(fitted=176, full=177, ...), or None
+    known.limit(card)               # MeasuredLimit(fitted=176, full=177, ...), for example from v100/resnet152, or None
 
 Note [A step that nobody measured]
     The time of each operation on another GPU is estimated as in `trace predict` (replayer/prediction/scaling.py). The GPU time

@@ -161,7 +161,7 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
 def gpu_and_blank_trace(choice: LibraryChoice) -> tuple[Gpu, Trace]:
     file = read_cells(choice.files[0])
     blank = blank_trace(file.gpu, file.source, file.provenance)
-    if choice.estimate:  # an estimate is not for the study's program, so the study's old PyTorch version is removed
+    if choice.estimate:  # the script may be another program than the study's, so remove the study's old PyTorch version
         blank.machines = {}
     return file.gpu, blank
 

@@ -49,7 +49,7 @@ class CardFit:
     batch: int | None = None  # the script's own batch size, as its model sees it
     limit: MeasuredLimit | None = None  # the limit of the same model, measured on this GPU
     other: OtherMemory | None = None  # set only if a measured limit does not apply
-    verified: bool | None = None  # True if runs at the limit and above it confirmed the limit, None without runs
+    verified: bool | None = None  # True if runs at the limit and at the next batch size confirmed it, None without runs
 
     @property
     def fits(self) -> bool:

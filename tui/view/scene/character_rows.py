@@ -47,7 +47,7 @@ class Sign(IntEnum):
     LESS = 26
     ALIKE = 27
     OTHER_WORK = 28  # equally busy, but with different work
-    LATER = 29  # time in which only the replay waits
+    LATER = 29  # time that only the replay has, because the replay waits longer
     EARLIER = 30  # time that only the recording has
 
 

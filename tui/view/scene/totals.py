@@ -74,7 +74,7 @@ def totals_by_name(
         text = text_of(name)
         of = Totals(text, calls, total_ns, least_ns, most_ns)
         other = found.get(key(text))
-        if other is not None:  # the group is named after the kernel with the most time
+        if other is not None:  # the group gets the name with the most time
             longer = other if other.total_ns >= total_ns else of
             of = Totals(
                 longer.name,
