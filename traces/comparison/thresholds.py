@@ -225,8 +225,8 @@ STEPS_BEFORE_WINDOW = 3  # steps
 LEAST_NOISE = 0.01  # share of a step
 
 # a profiled phase that was recorded less completely is compared together with the previous phase
-# chosen: if a phase begins at the same place in recording and profile, only a few calls make the lengths differ
-SEEN_SHARE = 0.9  # share of the phase
+# chosen: a phase that begins at the same place in recording and profile has the same length
+SEEN_SHARE = 0.5  # share of the phase
 
 # --- same program?
 
