@@ -11,8 +11,9 @@ Note [Predicted traces]
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -106,6 +107,8 @@ class Predictor:
         self._peak_bytes = max((peak.peak_allocated_bytes for peak in peaks), default=0) or None
         self._known: dict[tuple[Conditions, float], tuple[Scaling, Trace, float]] = {}
         self._splits: dict[Conditions, TensorSplit] = {}
+        # All predictions of a sweep with the same host speed and the same time for loading share this trace.
+        self._on_same_gpu = cache(self._with_recorded_kernel_times)
 
     def predict(self, conditions: Conditions, *, strict: bool = False) -> Prediction:
         recorded = self.recorded
@@ -180,10 +183,12 @@ class Predictor:
                 scaling.keep_shorter(split.durations_ns(scaling.durations_ns, self.recorded.device.is_work, scaling.costs))
             host_speed = conditions.host_speed
             trace = self._retiming.retimed(scaling.durations_ns, host_speed, scaling.origins, loading=loading)
-            same_gpu = self._retiming.retimed(self.recorded.device.duration_ns, host_speed, loading=loading)
-            one_ns = predicted_step_ns(self.recorded, trace, same_gpu)
+            one_ns = predicted_step_ns(self.recorded, trace, partial(self._on_same_gpu, host_speed, loading))
             known = self._known[conditions, loading] = scaling, trace, one_ns
         return known
+
+    def _with_recorded_kernel_times(self, host_speed: float, loading: float) -> Trace:
+        return self._retiming.retimed(self.recorded.device.duration_ns, host_speed, loading=loading)
 
     def _require_one_rank(self, conditions: Conditions) -> None:
         several = "--nproc" if conditions.nproc > 1 else "--gpus" if conditions.gpus > 1 else ""
@@ -281,8 +286,9 @@ def step_ns(trace: Trace) -> float:
     return float((found.mean or found).pace_ns)
 
 
-def predicted_step_ns(recorded: Trace, predicted: Trace, same_gpu: Trace) -> float:
-    """Return the predicted step time. In the prediction `same_gpu`, kernels take their recorded times."""
+def predicted_step_ns(recorded: Trace, predicted: Trace, same_gpu: Callable[[], Trace]) -> float:
+    """Return the predicted step time. `same_gpu` returns the prediction in which kernels take their recorded times. It is only
+    called if the host limits the step time."""
     found, after, rows = pace(recorded), pace(predicted), measure.steady_steps(recorded)
     if found is None or after is None:
         return step_ns(predicted)
@@ -295,7 +301,7 @@ def predicted_step_ns(recorded: Trace, predicted: Trace, same_gpu: Trace) -> flo
     before_ns, after_ns = before.busy_share * before.pace_ns, after.busy_share * pace_ns
     if before.limit == DEVICE:
         return max(before.pace_ns + after_ns - before_ns, after_ns)
-    return max(pace_ns + _host_ns(predicted) - _host_ns(same_gpu), after_ns)
+    return max(pace_ns + _host_ns(predicted) - _host_ns(same_gpu()), after_ns)
 
 
 def _host_ns(trace: Trace) -> float:

@@ -76,7 +76,7 @@ def test_a_changed_kernel_time_also_changes_the_unprofiled_steps(
         "replayer.prediction.predict.pace",
         lambda trace: SimpleNamespace(pace_ns=paces[id(trace)][0], busy_share=paces[id(trace)][1], limit=limit, mean=None),
     )
-    assert predicted_step_ns(recorded, predicted, recorded) == pytest.approx(step_ns)
+    assert predicted_step_ns(recorded, predicted, lambda: recorded) == pytest.approx(step_ns)
 
 
 def test_if_predicted_kernels_lengthen_profiled_steps_clean_steps_become_longer_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +88,9 @@ def test_if_predicted_kernels_lengthen_profiled_steps_clean_steps_become_longer_
     predicted.steps.duration_ns[2:] += 30_000
     pace = SimpleNamespace(pace_ns=100_000, busy_share=0.1, limit="host", mean=None)
     monkeypatch.setattr("replayer.prediction.predict.pace", lambda trace: pace)
-    assert predicted_step_ns(recorded, predicted, recorded) == 130_000
+    assert predicted_step_ns(recorded, predicted, lambda: recorded) == 130_000
     # The kernels are the same, so the host does not wait longer.
-    assert predicted_step_ns(recorded, predicted, predicted) == 100_000
+    assert predicted_step_ns(recorded, predicted, lambda: predicted) == 100_000
 
 
 @pytest.mark.parametrize(("batch", "step_ns"), [(64, 120_000), (16, 90_000), (32, 100_000)])

@@ -560,7 +560,7 @@ def test_kernel_times_can_limit_a_step_whose_kernels_were_not_recorded() -> None
         # Kernels start one after another, so no two kernels overlap.
         start_ns = trace.device.start_ns[0] + np.append(0, np.cumsum(durations_ns)[:-1])
         device = replace(trace.device, start_ns=start_ns, duration_ns=durations_ns)
-        return predicted_step_ns(trace, replace(trace, device=device), trace)
+        return predicted_step_ns(trace, replace(trace, device=device), lambda: trace)
 
     assert [at(factor, recorded) for factor in (0.5, 1.0, 3.0)] == [100_000, 100_000, 150_000]
 
