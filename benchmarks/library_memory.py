@@ -39,9 +39,9 @@ Note [Limits that stay far]
     own, VGG-13 fitted at batch 256. The steps of VGG-13 did not slow down before the failure. The steps of all other VGGs
     without batch norm slow down when the allocator begins to return its cache.
 
-    The result of VGG-11 on the P100 does not contradict the results of similar networks: in a run of its own, VGG-11 fitted at
-    batch 224 and not at 240. VGG-11 has blocks of 2.7 GiB, and the limit depends on which of them is split first. On the M40,
-    the log shows what was requested and cached, and our blocks are split differently. VGG-11 failed at 170 when it requested
+    On the P100, VGG-11 was run separately. It fitted at batch 224 and not at 240, which does not contradict the results of
+    similar networks. VGG-11 has blocks of 2.7 GiB, and the limit depends on which of them is split first. On the M40, the
+    log shows what was requested and cached, and our blocks are split differently. VGG-11 failed at 170 when it requested
     1.02 GiB, with 1 011.88 MiB free and 2.35 GiB reserved in pieces. VGG-13 failed at 126 when it requested 772 MiB, with
     607.88 MiB free and 1.95 GiB in pieces. The other six VGGs failed when they requested 392 MiB for a gradient of the
     classifier, with 0.28 to 0.45 GiB in pieces. Our limits of these six are within 3 %.

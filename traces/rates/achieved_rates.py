@@ -168,8 +168,8 @@ class _LikeCalls:
     operands: tuple[op_traffic.Operand, ...]
     output: Shape | None  # the output shape of a convolution or a resize, if another op shows it
     count: int
-    # number of calls as in `traces.comparison.op_calls`; if an op calls several ops of its own name, the call counts only for
-    # the first of these ops
+    # number of calls as in `traces.comparison.op_calls`; if an op calls several ops with its own name, only the first of these
+    # ops counts the call
     calls: int
     device_ns: int
     kernels: tuple[str, ...]

@@ -71,7 +71,7 @@ def test_every_step_number_maps_to_a_recorded_step(passes: list[str], number: in
 
 @pytest.mark.parametrize("kinds", ["WSSSSPPPSS", "WSSSSPPPAA"])
 def test_profiled_steps_are_replayed_in_their_recorded_order(kinds: str) -> None:
-    """GIVEN batches of three lengths in turn, and a profile of three steps THEN each replayed step has the times of its
+    """GIVEN batches that cycle through three lengths, and a profile of three steps THEN each replayed step has the times of its
     length."""
     recording = RecordedRun(_recorded("1" * 10, kinds))
     assert [recording.choice.training(number).row for number in range(1, 14)] == [7, 5, 6, 7, 5, 6, 7, 5, 6, 7, 5, 6, 7]

@@ -784,7 +784,7 @@ def test_each_inference_pass_is_a_step_that_begins_with_its_copy(grad: bool) -> 
 
 
 def test_a_replayed_inference_step_has_as_many_forward_passes_as_the_recorded_one() -> None:
-    # GIVEN a recording whose steps each generate text in three passes
+    # GIVEN recorded steps that generate text with three forward passes each
     ops = [op for start in (0, 60, 120) for op in _pass(start)]
     whole = (StepKind.EVALUATION, [("h2d", 0, 10), ("forward", 10, 180)], ops)
     stage = Stage(recording_of([whole, whole]), optimizers=Optimizers())

@@ -351,8 +351,8 @@ def test_the_host_scale_is_the_ratio_of_unprofiled_to_profiled_median_times(clea
 
 
 def test_the_profiler_slowdown_compares_steps_with_equally_many_optimizer_steps() -> None:
-    """GIVEN long and short steps of two trainers in turn WHEN the profile contains more long steps THEN this difference is not
-    a slowdown of the host."""
+    """GIVEN alternating long and short steps of two trainers WHEN the profile contains more long steps THEN the host does not
+    count as slowed down."""
     long = [1, 0, 1, 0, 1]
     recording = made([0, 300, 400, 700, 800], [300, 100, 300, 100, 300], [StepKind.STEADY] * 2 + [StepKind.PROFILED] * 3)
     steps, backward = recording.phases.step, recording.phases.name == recording.strings.find("backward")
