@@ -1,4 +1,4 @@
-"""Explains errors of packages that need NVIDIA's driver.
+"""Explains errors of packages that need NVIDIA's driver, and of scripts that need more GPUs.
 
     AssertionError: libcuda.so cannot found!
     trace: triton asked for NVIDIA's driver, its libraries or device memory. A replay has none of them: ...
@@ -27,6 +27,7 @@ _OF_DRIVER = re.compile(
 # printed by a failed DataLoader worker
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
 _OF_CUDA = re.compile(r"(?:[\w.]+: )?CUDA error")
+_NO_SUCH_GPU = re.compile(_OF_CUDA.pattern + ": invalid device ordinal")
 _REPLAYER = Path(__file__).resolve().parents[1]
 _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 
@@ -42,6 +43,13 @@ def install(keep_in: Path | None = None) -> None:
             print(
                 f"trace: {package_of(frames)} asked for NVIDIA's driver, its libraries or device memory. A replay has none of"
                 " them: the GPU is a recording, and its tensors have no contents. Leave this part out, or run its CPU code.",
+                file=sys.stderr,
+            )
+        if _NO_SUCH_GPU.match(message):
+            gpus = sys.modules["torch"].cuda.device_count()
+            print(
+                f"trace: the script uses a GPU that does not exist; the virtual machine has {gpus} GPU{'s' * (gpus != 1)}."
+                " `trace replay --gpus N` runs a script on N GPUs.",
                 file=sys.stderr,
             )
         if isinstance(error, ModuleNotFoundError) and error.name == "triton":

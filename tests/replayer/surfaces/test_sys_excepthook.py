@@ -10,7 +10,9 @@ from contextlib import redirect_stderr
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from replayer.surfaces import sys_excepthook
@@ -83,6 +85,18 @@ def test_the_error_about_missing_triton_says_how_to_install_triton() -> None:
     missing = "ModuleNotFoundError('no module', name={!r})"
     assert _said_after("/home/me/train.py", "triton", missing).startswith("trace: this build of PyTorch has no Triton.")
     assert _said_after("/home/me/train.py", "tqdm", missing) == ""
+
+
+def test_the_error_about_a_missing_gpu_says_how_to_replay_on_more_gpus() -> None:
+    missing = "CUDA error: invalid device ordinal\nGPU device may be out of range"
+    said = (
+        "trace: the script uses a GPU that does not exist; the virtual machine has 1 GPU."
+        " `trace replay --gpus N` runs a script on N GPUs.\n"
+    )
+    with mock.patch.object(torch.cuda, "device_count", return_value=1):
+        assert _said_after("/home/me/train.py", missing) == said
+        assert _said_after("/home/me/train.py", _OF_A_RANK.format(f"torch.AcceleratorError: {missing}")) == said
+    assert _said_after("/home/me/train.py", "CUDA error: invalid argument") == ""
 
 
 def test_errors_unrelated_to_the_driver_get_no_message() -> None:
