@@ -3,7 +3,7 @@
     recorded = WorkloadSignature(parameters=25_557_032, parameter_bytes=102_228_128, modules={"Conv2d": 53, ...},
                                  inputs=(InputTensor((32, 3, 224, 224), "float32"),), batch_bytes=19_267_840, optimizer="SGD")
     compare_workloads(recorded, replayed)
-    # WorkloadMatch(Sameness.OTHER_BATCH_SIZE, ("batch bytes 19,267,840 in the first trace, 7 in the second",))
+    # WorkloadMatch(Sameness.OTHER_BATCH_SIZE, ("batch bytes 19,267,840 in the first trace, 9,633,920 in the second",))
 
 Workload signatures show whether two recordings are of the same model. Fields with the value None are not compared.
 """
@@ -11,6 +11,7 @@ Workload signatures show whether two recordings are of the same model. Fields wi
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -151,7 +152,10 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
     if model:
         return WorkloadMatch(Sameness.OTHER_PROGRAM, tuple(model))
     if batch := _differing(recorded, other, "batch_bytes"):
-        return WorkloadMatch(Sameness.OTHER_BATCH_SIZE, tuple(batch))
+        if _may_be_other_batch_size(recorded, other):
+            return WorkloadMatch(Sameness.OTHER_BATCH_SIZE, tuple(batch))
+        reason = f"the model's inputs have the same shapes, but other parts of a batch, such as the labels, differ: {batch[0]}"
+        return WorkloadMatch(Sameness.OTHER_SHAPES, (reason,))
     names = [field.name for field in fields(recorded)]
     alike = [name for name in names if getattr(recorded, name) is not None and getattr(other, name) is not None]
     if not {"parameters", "modules"} & set(alike) or not {"inputs", "batch_bytes"} & set(alike):
@@ -194,6 +198,13 @@ def _differing_modules(recorded: Mapping[str, int], other: Mapping[str, int]) ->
 
 def differ_in_batch_size_alone(recorded: tuple[InputTensor, ...], other: tuple[InputTensor, ...]) -> bool:
     return [(t.shape[1:], len(t.shape), t.dtype) for t in recorded] == [(t.shape[1:], len(t.shape), t.dtype) for t in other]
+
+
+def _may_be_other_batch_size(recorded: WorkloadSignature, other: WorkloadSignature) -> bool:
+    """Return False if different numbers of equal samples cannot explain the sizes of two batches. If they can, both sizes are
+    multiples of the size of one sample, which has at least one byte per element of the model's inputs."""
+    sample = sum(math.prod(tensor.shape[1:]) for tensor in recorded.inputs or other.inputs or () if tensor.shape)
+    return math.gcd(recorded.batch_bytes or 0, other.batch_bytes or 0) >= sample
 
 
 def _listed(inputs: tuple[InputTensor, ...]) -> str:

@@ -79,7 +79,17 @@ def test_comparing_workloads_is_symmetric_and_reflexive(one: WorkloadSignature, 
             Sameness.OTHER_BATCH_SIZE,
             "inputs 32x3x224x224 float32 in the first trace, 8x3x224x224 float32 in the second",
         ),
-        ({"batch_bytes": 7}, Sameness.OTHER_BATCH_SIZE, "batch bytes 19,267,840 in the first trace, 7 in the second"),
+        (  # half as many samples of 602,120 bytes
+            {"batch_bytes": 9_633_920},
+            Sameness.OTHER_BATCH_SIZE,
+            "batch bytes 19,267,840 in the first trace, 9,633,920 in the second",
+        ),
+        (  # labels of 4,000 bytes instead of 8 bytes
+            {"batch_bytes": 32 * (602_112 + 4_000)},
+            Sameness.OTHER_SHAPES,
+            "the model's inputs have the same shapes, but other parts of a batch, such as the labels, differ: "
+            "batch bytes 19,267,840 in the first trace, 19,395,584 in the second",
+        ),
         (
             {"inputs": (InputTensor((32, 3, 224, 224), "float16"),)},
             Sameness.OTHER_PROGRAM,
