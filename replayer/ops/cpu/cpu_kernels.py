@@ -132,10 +132,13 @@ def _drawn(op: TorchAny, source: torch.Tensor, *rest: TorchAny, **options: Torch
 
 
 def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -> TorchAny:
-    """Integer division by zero is an error on the CPU, but not on CUDA."""
-    if torch.result_type(one, other) in _INTEGERS:
-        other = other.where(other != 0, 1) if isinstance(other, torch.Tensor) else other or 1
-    return op(one, other, **options)
+    """Divide by 1 instead of by 0, and divide the smallest integer by 1 instead of by -1. These quotients of integers end the
+    process or raise an error on the CPU. CUDA raises no error, and the smallest integer divided by -1 is itself."""
+    dtype = torch.result_type(one, other)
+    if dtype in _INTEGERS and options.get("rounding_mode", "floor"):
+        other = other if isinstance(other, torch.Tensor) else torch.full((), other, device="cpu").to(dtype)
+        other = other.where((other != 0) & ((other != -1) | (one != torch.iinfo(dtype).min)), 1)
+    return op.overloadpacket(one, other, **options)
 
 
 def _embedding_bag(op: TorchAny, weight: TorchAny, indices: torch.Tensor, offsets: torch.Tensor, *rest: TorchAny) -> TorchAny:
@@ -149,14 +152,12 @@ def _embedding_bag(op: TorchAny, weight: TorchAny, indices: torch.Tensor, offset
 
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_PACKETS = [getattr(aten, name + end) for name in ("div", "remainder", "fmod", "floor_divide") for end in ("", "_")]
 _DIVISIONS = [
-    *(getattr(packet, name) for packet in (aten.div, aten.div_) for name in ("Tensor_mode", "Scalar_mode")),
-    *(
-        getattr(packet, name)
-        for packet in (aten.remainder, aten.remainder_, aten.fmod, aten.fmod_, aten.floor_divide, aten.floor_divide_)
-        for name in packet.overloads()
-        if "out" not in name
-    ),
+    division
+    for packet in _PACKETS
+    for division in (getattr(packet, name) for name in packet.overloads() if "mode" in name or packet not in _PACKETS[:2])
+    if str(division._schema.returns[0].type) == "Tensor"
 ]
 
 

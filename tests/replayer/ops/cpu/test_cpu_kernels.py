@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -359,14 +360,49 @@ def test_gamma_and_dirichlet_numbers_stay_within_the_bounds_of_their_dtype(preci
     assert (dirichlet.dtype, dirichlet.min(), dirichlet.max()) == (dtype, bounds.tiny, 1 - bounds.eps)
 
 
-def test_integer_tensors_can_be_divided_by_zero_without_an_error() -> None:
-    """GIVEN a divisor of zero WHEN integers are divided as on a GPU THEN the other quotients are right."""
-    one, other = torch.tensor([7, 7]), torch.tensor([2, 0])
-    floor, remainder = FORMS[aten.floor_divide.default], FORMS[aten.remainder.Tensor]
-    assert [floor(one, other)[0].item(), remainder(one, other)[0].item()] == [3, 1]
-    assert FORMS[aten.div.Tensor_mode](one, other, rounding_mode="trunc")[0].item() == 3
-    assert FORMS[aten.remainder.Scalar](one, 0).shape == (2,)
-    assert FORMS[aten.remainder.Tensor](one.double(), other).isnan().tolist() == [False, True]
+LEAST = -(2**31)
+DIVIDED = [7, -7, 7, LEAST, LEAST]
+DIVISORS = [2, 2, 0, -1, 0]
+FLOORED, TRUNCATED = ([3, -4, None, LEAST, None], [3, -3, None, LEAST, None])
+QUOTIENTS = {
+    ("div", "floor"): FLOORED,
+    ("div", "trunc"): TRUNCATED,
+    ("floor_divide", ""): FLOORED,
+    ("remainder", ""): [1, 1, None, 0, None],
+    ("fmod", ""): [1, -1, None, 0, None],
+}
+
+
+def divisions_of(name: str) -> list[Any]:
+    """Return all overloads of one of PyTorch's divisions whose result is a tensor, such as `remainder_` and `remainder.out`."""
+    packets = (getattr(aten, name), getattr(aten, f"{name}_"))
+    forms = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
+    return [form for form in forms if str(form._schema.returns[0].type) == "Tensor"]
+
+
+@pytest.mark.parametrize(("name", "mode"), QUOTIENTS)
+def test_all_divisions_of_integers_have_a_result_as_on_a_gpu(name: str, mode: str) -> None:
+    """GIVEN a divisor of zero, or the smallest integer and a divisor of -1, with which a division fails on the CPU WHEN
+    integers are divided as on a GPU THEN the division has a result. The result of a division by zero is not checked."""
+    for form in divisions_of(name):
+        given = [argument.name for argument in form._schema.arguments]
+        if ("rounding_mode" in given) != bool(mode):
+            continue
+        kinds = [str(argument.type) for argument in form._schema.arguments[:2]]
+        for one, other, quotient in zip(DIVIDED, DIVISORS, QUOTIENTS[name, mode], strict=True):
+            args = [
+                torch.tensor([number], dtype=torch.int32) if kind == "Tensor" else number
+                for kind, number in zip(kinds, (one, other), strict=True)
+            ]
+            out = {"out": torch.zeros(1, dtype=torch.int32)} if "out" in given else {}
+            found = FORMS[form](*args, **({"rounding_mode": mode} if mode else {}), **out)
+            assert found.dtype is torch.int32 and quotient in (None, found.item()), (form, one, other, found)
+
+
+def test_divisions_without_rounding_and_of_floats_agree_with_torch() -> None:
+    one, zeros = torch.tensor([7, 7]), torch.tensor([2, 0])
+    assert FORMS[aten.div.Tensor_mode](one, zeros, rounding_mode=None).tolist() == [3.5, math.inf]
+    assert FORMS[aten.remainder.Tensor](one.double(), zeros).isnan().tolist() == [False, True]
 
 
 def test_cudnn_convolutions_agree_with_torch() -> None:
