@@ -129,7 +129,7 @@ def why_idle_is_unknown(trace: Trace) -> str:
 
 def _works_after_the_steps(trace: Trace, steps: Column) -> bool:
     rows = measure.work_rows(trace)
-    rows = rows[(measure.launch_steps(trace)[rows] == NONE) & (trace.device.launch[rows] == NONE)]
+    rows = rows[(trace.device.launch[rows] == NONE) & ~measure.backlog(trace)[rows]]
     rows = rows[trace.device.start_ns[rows] >= trace.steps.end_ns.max(initial=0)]
     if not len(steps) or not len(rows):
         return False

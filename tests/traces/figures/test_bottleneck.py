@@ -303,6 +303,15 @@ def test_the_bottleneck_is_unknown_if_long_gpu_work_follows_the_last_step(end: f
     assert of is not None and of.limit == limit
 
 
+def test_work_from_before_the_recording_may_run_after_the_last_step() -> None:
+    """GIVEN three steps of 1 ms on the host, each with a kernel of 4 ms WHEN the GPU first runs two kernels of 5 ms that were
+    launched before the recording, and the second one begins after the last step THEN the GPU is the bottleneck."""
+    work = [Work(None, 0, 5), Work(None, 5, 10), Work(0.1, 10, 14), Work(1.1, 14, 18), Work(2.1, 18, 22)]
+    of = summarize(a_trace([(0, 1), (1, 2), (2, 3)], work))
+    assert of.pace is not None and of.pace.pace_ns == 4 * MS
+    assert of.bottleneck is not None and of.bottleneck.limit == "device"
+
+
 @pytest.mark.parametrize(("last_ms", "limit"), [(9, "unknown"), (11, "host")])
 def test_the_bottleneck_is_unknown_if_the_gpu_finished_no_step(last_ms: float, limit: str) -> None:
     """GIVEN two steps of 10 ms WHEN the GPU ran the first kernel, but not the last one that was launched THEN the bottleneck is
