@@ -311,7 +311,8 @@ def _phases(
     recorded, other = worked
     if not len(timed.recorded):
         return {}
-    average = median_per_step
+    periods = (pace.period_of_steps(pace.step_times(of), rows) for of, rows in zip(worked, timed, strict=True))
+    average: Callable[[Column], int | None] = partial(median_per_step, period=max(periods))
     if varying is not None:
         average = _mean_or_none
         timed, with_kernels = (

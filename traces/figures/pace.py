@@ -326,7 +326,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         gpu_time_ns=gpu_time_ns,
         busy_share=busy_share,
         without_data_ns=median_per_step(chosen.without_data_ns[chosen.rows]) or 0,
-        period=_period(times, rows),
+        period=period_of_steps(times, rows),
         noise=noise,
         falls_behind_ns=falls_behind_ns if falls_behind_ns > waits_ns else 0,
         mean=mean_step,
@@ -361,11 +361,11 @@ def counted_steps(trace: Trace) -> Column:
     kept = [profiled[:0]]
     for own in by_value(times.rank[profiled]).values():
         rows = times.comparable(profiled[own])
-        kept.append(rows[len(rows) % _period(times, profiled[own]) :])
+        kept.append(rows[len(rows) % period_of_steps(times, profiled[own]) :])
     return np.sort(np.concatenate(kept))
 
 
-def _period(times: StepTimes, rows: Column) -> int:
+def period_of_steps(times: StepTimes, rows: Column) -> int:
     of = pace_series(times, rows)
     return 1 if of is None else period_of(of.interval_ns[of.rows])
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from traces.analyses.waits import host_waits
 from traces.figures.measure import PhaseTimes, phase_busy_ns, phase_times
+from traces.figures.pace import period_of_steps, step_times
 from traces.figures.spread import median_per_step
 from traces.model.trace import Column, Trace
 
@@ -27,9 +29,10 @@ class PhaseMedians:
 
 
 def phase_medians(
-    trace: Trace, timed: Column, with_kernels: Column, average: Callable[[Column], int | None] = median_per_step
+    trace: Trace, timed: Column, with_kernels: Column, average: Callable[[Column], int | None] | None = None
 ) -> dict[str, PhaseMedians]:
     busy_ns = phase_busy_ns(trace)
+    average = average or partial(median_per_step, period=period_of_steps(step_times(trace), timed))
     return {
         name: PhaseMedians(
             median_ns=average(times.host_ns[timed]),

@@ -7,7 +7,7 @@ Note [Periodic steps]
     of k steps, all statistics are computed from the means of k consecutive steps. The period is k if nine in ten steps take as
     long as the step k steps earlier (within REPEATS_WITHIN of the mean). A single slow step is not a pattern. Therefore, most
     large differences between consecutive steps must occur again k steps later. At least two periods and four pairs of steps are
-    needed.
+    needed. The times of a phase are averaged over the period of the step times, even if the phase's own times do not repeat.
 
 Note [Means of varying steps]
     If half of the steps are short and half are long, chance decides whether the median is the time of a short or a long step.
@@ -125,9 +125,9 @@ def are_usual(values: Column) -> Column:
     return usual if usual.any() else np.ones(len(values), dtype=bool)
 
 
-def median_per_step(values: Column) -> int | None:
+def median_per_step(values: Column, period: int = 1) -> int | None:
     # see Note [Periodic steps]
-    return median(means_of_periods(values))
+    return median(means_of_periods(values, period if period > 1 else None))
 
 
 def period_of(values: Column) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.traces.handmade import US, training
 from traces.figures.phase_medians import PhaseMedians, phase_medians, phase_waits_ns
-from traces.model.trace import NONE, Device, Steps, Thread, Trace
+from traces.model.trace import NONE, Device, Phases, Steps, Thread, Trace
 
 
 def _two_ranks() -> Trace:
@@ -38,3 +38,19 @@ def test_phase_medians_ignore_unknown_gpu_times() -> None:
     found = phase_medians(trace, np.arange(3), np.array([0]))
     assert found["optimizer"] == PhaseMedians(24 * US, (27 + 31) // 2 * US, 10 * US)
     assert found["loader"] == PhaseMedians(20 * US, None, 0)
+
+
+def test_phase_times_are_averaged_over_the_period_of_the_steps() -> None:
+    """GIVEN every fourth of 12 steps takes 40 ms instead of 10 ms, and begins with a loader phase of 4, 5 or 6 ms THEN the
+    loader takes 5 / 4 ms per step, although its own times do not repeat within 5 %."""
+    lasts = np.array([10, 10, 10, 40] * 3) * 1_000_000
+    trace = Trace(grain="kernel", threads=[Thread(0, 100, "main", "main")])
+    trace.steps = Steps.of(number=np.arange(12), start_ns=np.cumsum(lasts) - lasts, duration_ns=lasts)
+    long = np.arange(3, 12, 4)
+    trace.phases = Phases.of(
+        step=long,
+        name=[trace.strings.add("loader")] * 3,
+        start_ns=trace.steps.start_ns[long],
+        duration_ns=np.array([4, 5, 6]) * 1_000_000,
+    )
+    assert phase_medians(trace, np.arange(12), np.arange(12))["loader"].median_ns == 1_250_000
