@@ -248,6 +248,13 @@ class Comparison(ComparedFigures):
         return None not in (self.gpu_busy.recorded_ns, self.gpu_busy.replayed_ns)
 
     @property
+    def unmeasured_phases_ns(self) -> dict[str, int]:
+        """Return the GPU times of phases that a replay of a published study has, but the study did not measure."""
+        times_ns = {name: of.device_replayed_median_ns or 0 for name, of in self.phases.items() if not of.recorded_median_ns}
+        is_study = self.replay and not self.host_phases_comparable
+        return {name: ns for name, ns in times_ns.items() if ns and name != "loader"} if is_study else {}
+
+    @property
     def waits_for_data(self) -> bool:
         """Return True if a step waits for data in at least one trace."""
         steps, without = self.steps, self.compute_side

@@ -18,13 +18,16 @@ from tests.traces.comparison.test_changed_ops import recording
 from tests.traces.handmade import MS, US, Call, calls, phase_grained, replay_of, training
 from traces.comparison.changed_ops import ChangeLists, Changes, changes
 from traces.comparison.compare import compare, have_same_stream_numbers, pair_streams
-from traces.comparison.comparison_figures import Both
+from traces.comparison.comparison_figures import Both, Comparison
 from traces.comparison.explain import explain
 from traces.comparison.gate import check
 from traces.figures.spread import Spread
 from traces.kineto import read_kineto
+from traces.library.cell_traces import blank_trace, trace_with_step_times
+from traces.library.cells import Gpu
 from traces.model.run import KINETO, QUEUES, RECORDER, REPLAY, STREAMS, CompiledCode, MemoryUse, ProfilerUse, ReplayNotes, Run
 from traces.model.trace import Device, MemoryEvents, Origin, PhaseTiming, StepKind, Trace
+from traces.model.workload import InputTensor, WorkloadSignature
 from traces.names.equivalent_ops import canonical_op
 from traces.script.configuration import ReplayConfig
 from tui.text.diff import diff_text, verdict_sentences
@@ -234,6 +237,29 @@ def test_host_times_of_phases_are_not_compared_if_one_trace_synchronized_the_gpu
     assert (result.phases["forward"].recorded_median_ns, result.phases["forward"].error) == (20 * US, None)
     assert result.phases["forward"].device_error == pytest.approx(47 / 27 - 1)
     assert compare(published, published).host_phases_comparable
+
+
+def test_a_replay_of_a_study_is_not_judged_if_the_study_did_not_measure_a_phase() -> None:
+    # GIVEN a study that measured steps of 70 us without h2d, and a replay that takes 87 us, of which h2d takes 17 us
+    replay = phase_grained(3)
+    replay.workload = WorkloadSignature(100, 400, {"Linear": 2}, (InputTensor((32, 8), "float32"),))
+    replay.runs = {0: Run(REPLAY, replay=ReplayNotes())}
+    gpu = Gpu("v100", "Tesla V100-DGXS-32GB", 32 << 30)
+
+    def against(forward_us: int) -> Comparison:
+        measured_ns = {"forward": forward_us * US, "loss": 10 * US, "backward": 20 * US, "optimizer": 10 * US}
+        return compare(trace_with_step_times(blank_trace(gpu), [measured_ns] * 3, [], replay.workload), replay)
+
+    # WHEN only h2d makes a step longer THEN the step time is not judged
+    found = against(30)
+    assert (found.compute_side.recorded_ns, found.compute_side.replayed_ns) == (70 * US, 87 * US)
+    assert found.unmeasured_phases_ns == {"h2d": 17 * US} and found.within_tolerance is None
+    assert verdict_sentences(found)[0][0] == (
+        "NOT JUDGED: step time (excluding data loading) differs by +24.3 %, but the recording has no time of the phase h2d, "
+        "which takes 17.0 µs in the replay."
+    )
+    # WHEN the other phases also take longer THEN the step time is outside the tolerance
+    assert against(20).within_tolerance is False
 
 
 def test_traces_without_steps_are_compared_as_wholes() -> None:
