@@ -272,9 +272,8 @@ def launch_time_ns(trace: Trace) -> Column:
     spans = trace.device
     known = spans.launch != NONE
     guess_ns = spans.start_ns
-    if trace.grain == "phase" and not known.all():
-        phase_ns = _start_of_phase_ns(trace)
-        guess_ns = np.where(phase_ns == NONE, guess_ns, phase_ns)
+    if (phase := _phases_of_times(trace)) is not None:
+        guess_ns = np.where(phase == NONE, guess_ns, np.append(trace.phases.start_ns, NONE)[phase])
     if not len(trace.host):
         return np.asarray(guess_ns)
     launched_ns = np.where(known, trace.host.start_ns[spans.launch], guess_ns)
@@ -293,8 +292,12 @@ def launch_time_ns(trace: Trace) -> Column:
     return launched_ns
 
 
-def _start_of_phase_ns(trace: Trace) -> Column:
+@cached_result
+def _phases_of_times(trace: Trace) -> Column | None:
+    """Return the phase of each work without a launch, by its time on the GPU. Only traces of phase times contain such work."""
     # see Note [A step's time] in traces/figures/pace.py
+    if trace.grain != "phase" or (trace.device.launch != NONE).all():
+        return None
     found, spans, phases = np.full(len(trace.device), NONE, dtype=np.int64), trace.device, trace.phases
     timed = np.flatnonzero((phases.device != NONE) & phases.is_timed)
     own, end_ns = by_value(spans.device), spans.end_ns
@@ -305,8 +308,8 @@ def _start_of_phase_ns(trace: Trace) -> Column:
         at = np.searchsorted(completed_ns, end_ns[work])
         work, at = work[at < len(rows)], at[at < len(rows)]
         phase = rows[at]
-        found[work] = np.where(phases.device_start_ns[phase] <= spans.start_ns[work], phases.start_ns[phase], NONE)
-    return found
+        found[work] = np.where(phases.device_start_ns[phase] <= spans.start_ns[work], phase, NONE)
+    return np.where(spans.launch == NONE, found, NONE)
 
 
 def _streams_in_order(trace: Trace) -> Iterator[Column]:
@@ -337,7 +340,9 @@ def backlog(trace: Trace) -> Column:
 @cached_result
 def launch_steps(trace: Trace) -> Column:
     # see Note [A step's time] in traces/figures/pace.py
-    return np.where(backlog(trace), NONE, step_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
+    found = np.where(backlog(trace), NONE, step_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
+    phase = _phases_of_times(trace)
+    return found if phase is None else np.where(phase == NONE, found, np.append(trace.phases.step, NONE)[phase])
 
 
 def phase_windows(trace: Trace) -> TimeWindows:
@@ -346,7 +351,9 @@ def phase_windows(trace: Trace) -> TimeWindows:
 
 
 def launch_phases(trace: Trace) -> Column:
-    return np.where(backlog(trace), NONE, phase_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
+    found = np.where(backlog(trace), NONE, phase_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
+    phase = _phases_of_times(trace)
+    return found if phase is None else np.where(phase == NONE, found, phase)
 
 
 def launch_phase_names(trace: Trace) -> Column:

@@ -12,7 +12,7 @@ import pytest
 
 from traces.analyses.idle import idle_times
 from traces.figures.bottleneck import PaceLimit, bottleneck
-from traces.figures.measure import launch_phases
+from traces.figures.measure import launch_phases, launch_steps
 from traces.figures.pace import MeanStep, _done_before, device_windows, pace, pace_intervals, step_times
 from traces.figures.summary import summarize
 from traces.model.trace import (
@@ -550,6 +550,19 @@ def test_without_launches_gpu_work_belongs_to_the_phase_whose_cuda_events_enclos
     )  # fmt: skip
     assert launch_phases(trace).tolist() == [0, 1, 2, 3]
     assert (step_times(trace).device_interval_ns[0] // MS).tolist() == [9, 9, 9]
+
+
+def test_gpu_work_without_a_launch_belongs_to_its_phase_if_the_host_spends_no_time_in_the_phase() -> None:
+    """GIVEN host phases without duration, as in `trace replay --clock recorded` with published times THEN work belongs to the
+    phase whose CUDA events enclose the work, although several phases and two steps share one time on the host."""
+    trace = a_trace([(0, 1), (1, 2)], [Work(None, 0, 4), Work(None, 4, 9), Work(None, 9, 12)], grain="phase")
+    forward, backward = trace.strings.add("forward"), trace.strings.add("backward")
+    trace.phases = Phases.of(
+        step=[0, 0, 1, 1], name=[forward, backward, forward, backward],
+        start_ns=[at(0), at(1), at(1), at(1)], duration_ns=[MS, 0, 0, MS], device=[0] * 4,
+        device_start_ns=[at(0), at(4), at(9), at(12)], device_end_ns=[at(4), at(9), at(12), at(12)],
+    )  # fmt: skip
+    assert launch_phases(trace).tolist() == [0, 1, 2] and launch_steps(trace).tolist() == [0, 0, 1]
 
 
 def test_a_mean_step_counts_whole_repetitions_of_a_pattern() -> None:
