@@ -10,7 +10,7 @@
     compute_time = "110 ms"     # step time without data loading; also compute_time_change
     gpu_busy = "100 ms"         # GPU time of a step; also gpu_busy_change
     memory_peak = "14 GiB"      # the highest memory peak of any device; also memory_peak_change
-    missing_ops = 0             # kinds of calls that are missing from a replay's recording
+    missing_ops = 0             # kinds of calls in the compared steps of a replay that are not in its recording
     matched = "99 %"            # lowest allowed share of a replay's GPU time that comes from the same op in the recording
     same_program = true         # both traces must be of the same program
     graph_breaks = 2            # graph breaks of torch.compile in the second trace, and functions that ran eagerly
@@ -126,7 +126,7 @@ def _figures(of: Comparison) -> dict[str, float | None]:
     for name, (before, after) in both.items():
         found[f"{name}_change"] = after / before - 1 if before and after is not None else None
     found["memory_peak"] = peak_bytes
-    found["missing_ops"] = len(of.missing)
+    found["missing_ops"] = len(of.missing_in_steps)
     found["matched"] = None if of.coverage is None else of.coverage["exact"] + of.coverage["equivalent"]
     compiled = of.compiled.replayed if of.compiled is not None else CompiledFigures()
     # A graph break in a loop makes Dynamo run the whole function eagerly. Dynamo's own counter misses this graph break.

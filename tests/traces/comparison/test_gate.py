@@ -8,6 +8,7 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.traces.handmade import phase_grained, replay_of, training
@@ -16,6 +17,7 @@ from traces.comparison.comparison_figures import MemoryComparison
 from traces.comparison.gate import KEYS, GateError, check, read_budgets, starting_budgets
 from traces.figures.summary import summarize
 from traces.format.trace_file import save
+from traces.model.trace import StepKind
 from tui.cli import run
 from tui.text.gate import gate_line
 
@@ -50,6 +52,19 @@ def test_a_replay_passes_or_fails_a_single_budget(tmp_path: Path, line: str, pas
     replay = replay_of(recorded, 1.1, missing=[{"op": "aten::foo", "shapes": "2,2", "count": 3}])
     result = check(read_budgets(written(tmp_path, line)), compare(recorded, replay))
     assert result.passed is passed and gate_line(result).startswith("gate passed: " if passed else "gate FAILED: ")
+
+
+def test_an_op_that_a_replay_calls_only_in_evaluation_is_no_missing_op(tmp_path: Path) -> None:
+    """GIVEN an op that was not recorded, because no evaluation step ran under the profiler WHEN the replay calls the op only in
+    an evaluation step THEN the budget is met. WHEN the replay also calls the op in a training step THEN the budget fails."""
+    recorded = training()
+    replay = replay_of(recorded, missing=[{"op": "aten::save", "shapes": "2,2", "count": 1}])
+    replay.steps.kind[-1] = StepKind.EVALUATION
+    name, shapes = replay.strings.add("aten::save"), replay.strings.add("2,2")
+    for step, passed in ((-1, True), (2, False)):
+        op = np.flatnonzero(replay.host.start_ns > replay.steps.start_ns[step])[0]
+        replay.host.name[op], replay.host.shapes[op] = name, shapes
+        assert check(read_budgets(written(tmp_path, "missing_ops = 0")), compare(recorded, replay)).passed is passed
 
 
 @pytest.mark.parametrize(
