@@ -92,6 +92,7 @@ class TraceStream:
         self.strings = 0
         with _as_write_error(path):
             self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            self._identity = _identity(self._file)
         self._writer = frames.FrameWriter(self._write)
 
     def header(self, trace: Trace) -> None:
@@ -134,12 +135,17 @@ class TraceStream:
     def _write(self, frame: bytes) -> None:
         if self._file is None:
             raise TraceWriteError(self.path, "the stream is closed, or an earlier write failed")
-        try:
-            _write_all(self._file, frame)
-        except OSError as error:  # after a failed write, the last frame is incomplete, so nothing may be appended
-            os.close(self._file)
-            self._file = None
-            raise TraceWriteError(self.path, error.strerror or str(error)) from error
+        with _as_write_error(self.path):
+            if _identity(self._file) != self._identity:
+                # A script that becomes a daemon closes all file descriptors. The descriptor may now belong to another file.
+                self._file = None
+                self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+            try:
+                _write_all(self._file, frame)
+            except OSError:  # the last frame is incomplete, so nothing may be appended
+                os.close(self._file)
+                self._file = None
+                raise
 
 
 def _shared(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -263,6 +269,15 @@ def _new_part(target: Path) -> tuple[Path, int]:
             return part, os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
             number += 1
+
+
+def _identity(file: int) -> tuple[int, int] | None:
+    """Return the device and the inode of an open file. Return None if the file descriptor is closed."""
+    try:
+        status = os.fstat(file)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _write_all(file: int, data: bytes) -> None:

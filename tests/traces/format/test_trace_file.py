@@ -316,6 +316,26 @@ def test_writing_to_a_closed_stream_raises_an_error(tmp_path: Path) -> None:
         stream.add_strings(["late"])
 
 
+@pytest.mark.parametrize("is_reused", [False, True])
+def test_a_stream_whose_file_descriptor_was_closed_writes_only_to_its_own_file(tmp_path: Path, is_reused: bool) -> None:
+    """A script that becomes a daemon closes all file descriptors, and Python gives their numbers to the next opened files."""
+    trace, path, other = small_trace(), tmp_path / "t.part", tmp_path / "checkpoint.pt"
+    stream = TraceStream(path)
+    stream.header(trace)
+    number = next(int(link.name) for link in Path("/proc/self/fd").iterdir() if os.path.realpath(link) == str(path))
+    os.close(number)
+    if is_reused:
+        assert os.open(other, os.O_WRONLY | os.O_CREAT) == number
+    stream.add_strings(trace.strings.texts)
+    stream.add("steps", trace.steps)
+    stream.close()
+
+    assert load(path).steps.number.tolist() == [5, 6]
+    if is_reused:
+        os.close(number)
+        assert other.read_bytes() == b""
+
+
 def test_added_rows_can_be_read_while_the_stream_is_open(tmp_path: Path) -> None:
     trace, path = small_trace(), tmp_path / "t.part"
     stream = TraceStream(path)
