@@ -97,9 +97,9 @@ def _whole(count: Any) -> int | None:
     return operator.index(count) if hasattr(count, "__index__") else None
 
 
-def _size_of(batch: object) -> int:
+def _size_of(batch: Any) -> int:
     size = 0
-    for part in batch if isinstance(batch, list | tuple) else [batch]:
+    for part in batch if type(batch) in (list, tuple) else [batch]:
         # batches rarely contain other objects than dense tensors
         if type(part) is not torch.Tensor or part.layout is not torch.strided:
             sizes = [int(tensor.nbytes) for tensor in tensors_in(torch, batch)]

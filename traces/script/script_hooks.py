@@ -376,13 +376,22 @@ def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:
     if isinstance(batch, torch.Tensor):
         if batch.layout is torch.strided and not batch.is_nested:
             yield batch
-    elif isinstance(batch, Mapping):
-        for item in batch.values():
+    elif type(batch) not in _WITHOUT_TENSORS:
+        for item in _items_of(torch, batch):
             yield from tensors_in(torch, item)
-    elif isinstance(batch, list | tuple):
-        for item in batch:
-            yield from tensors_in(torch, item)
-    elif hasattr(batch, "__dict__"):
-        for item in vars(batch).values():
-            if isinstance(item, torch.Tensor):
-                yield from tensors_in(torch, item)
+
+
+_WITHOUT_TENSORS = {int, float, bool, str, bytes, type(None)}  # a batch may contain many objects of these types
+
+
+def _items_of(torch: Any, batch: Any) -> list[Any]:
+    """Return the objects in a collection, or the tensors among an object's attributes. Return an empty list if a method of the
+    script's object raises an error."""
+    try:
+        if isinstance(batch, Mapping):
+            return list(batch.values())
+        if isinstance(batch, list | tuple):
+            return list(batch)
+        return [item for item in vars(batch).values() if isinstance(item, torch.Tensor)]
+    except Exception:
+        return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import UserDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -71,6 +72,24 @@ def test_strided_tensors_of_nested_containers_are_found() -> None:
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     batch = {"a": [one, "text"], "b": (torch.eye(2).to_sparse(), nested), "c": SimpleNamespace(x=two, y=[one])}
     assert [id(tensor) for tensor in tensors_in(torch, batch)] == [id(one), id(two)]
+
+
+class _FailingMapping(UserDict[str, torch.Tensor]):
+    def __getitem__(self, key: str) -> torch.Tensor:
+        raise OSError(f"the file of {key} is missing")
+
+
+class _FailingList(list[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        raise ValueError("this list cannot be read twice")
+
+
+def test_objects_of_the_script_that_raise_an_error_are_skipped() -> None:
+    """A DataLoader may return objects that raise errors until the script has prepared them."""
+    one = torch.ones(1)
+    batch = [_FailingMapping(a=one), _FailingList([one]), one]
+    assert [id(tensor) for tensor in tensors_in(torch, batch)] == [id(one)]
+    assert list(tensors_in(torch, _FailingList([one]))) == []
 
 
 @pytest.mark.parametrize(("nodes", "now", "seen"), [(None, 5, []), (5, 5, []), (5, 6, [("autograd", True)])])
