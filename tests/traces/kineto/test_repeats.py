@@ -14,6 +14,7 @@ import pytest
 
 from traces import Trace, read_kineto
 from traces.figures.pace import pace
+from traces.figures.summary import summarize
 from traces.kineto import read_kineto_bytes
 from traces.kineto.structure.batch_ends import BatchEnds
 from traces.kineto.structure.step_events import StepEvent
@@ -248,7 +249,7 @@ def test_a_recording_in_which_no_launches_repeat_is_one_step() -> None:
 
 def test_each_graph_launch_is_a_step_that_starts_with_its_preparation() -> None:
     """GIVEN a warm-up and five iterations WHEN each iteration fills a tensor and then launches a CUDA graph THEN each iteration
-    is a step."""
+    is a step. The last step does not count, because the recording ends with its launch."""
     profile = Profile()
     profile.launch("aten::mm", ["gemm"])
     profile.launch("aten::relu", ["relu"])
@@ -259,7 +260,24 @@ def test_each_graph_launch_is_a_step_that_starts_with_its_preparation() -> None:
     trace = profile.read()
     assert trace.provenance["steps_from"] == "repeats"
     assert np.diff(trace.steps.start_ns).tolist() == [40 * US, 41 * US, 42 * US, 43 * US]
-    assert trace.steps.kind.tolist() == [StepKind.STEADY] * 5  # optimizer kernels show that these steps train
+    assert trace.steps.kind.tolist() == [StepKind.STEADY] * 4 + [StepKind.INCOMPLETE]  # optimizer kernels train
+
+
+@pytest.mark.parametrize(("longer_us", "shares", "steps"), [(0, 0.2, 2), (300, 60 / 532, 3)])
+def test_the_last_iteration_does_not_count_if_it_is_the_shortest(longer_us: int, shares: float, steps: int) -> None:
+    """GIVEN three iterations of 100 us, each with a copy and a kernel of 10 us, and Python code of 76 us after them WHEN the
+    recording ends with the last launch THEN the GPU is busy 40 of 200 us. WHEN the last kernel starts 300 us later
+    THEN the GPU is busy 60 of 532 us."""
+    profile = Profile()
+    profile.done_us = 0
+    for place in range(3):
+        profile.launch("aten::copy_", ["Memcpy HtoD (Pinned -> Device)"], lasts_us=10)
+        profile.python(longer_us if place == 2 else 0)
+        profile.launch("aten::mm", ["gemm"], lasts_us=10)
+        profile.python(76)
+    found = summarize(profile.read())
+    assert found.pace is not None and found.pace.steps == steps
+    assert found.busy_shares["cuda:0"] == pytest.approx(shares)
 
 
 def test_gpu_step_marks_define_the_steps_if_the_host_has_none() -> None:
@@ -412,7 +430,8 @@ def test_repeated_kernels_of_a_recording_without_host_events_are_steps(last: str
     assert len(trace.steps) == steps
     if steps > 1:
         found = pace(trace)
-        assert trace.steps.kind.tolist() == [StepKind.STEADY] * 4
+        # The time from the end of the last kernel to the next step is not recorded, so the last step does not count.
+        assert trace.steps.kind.tolist() == [StepKind.STEADY] * 3 + [StepKind.INCOMPLETE]
         assert found is not None and (found.pace_ns, found.gpu_time_ns) == (1000 * US, 470 * US)
 
 

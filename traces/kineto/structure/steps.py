@@ -23,7 +23,9 @@ Note [Kinds of imported steps]
     kernels and calls show which steps train. The optimizer alone does not show this, because it may run only in every fourth
     step. The first training steps are WARMUP steps, as long as each takes at least twice the median time of the later steps.
     The last step is INCOMPLETE if it ended before its backward pass or optimizer step. A step is also INCOMPLETE if the
-    recording ended before the GPU ran the step's last launches.
+    recording ended before the GPU ran the step's last launches. If a step ends where the next step begins ("inference",
+    "backward", "gpu marks", "ranges" and "repeats"), the host may have worked longer on the last step than the recording shows.
+    The last of three or more steps is then INCOMPLETE if it is the shortest.
 """
 
 from __future__ import annotations
@@ -102,6 +104,8 @@ def _find_steps(tables: RankTables, events: list[StepEvent], strings: Strings, m
         calls = tables.device.launch[tables.device.launch != NONE]
         spans = host.take(calls) if len(calls) else tables.device.take(tables.device.is_work)
         return _steps([0], [int(spans.start_ns.min(initial=first))], [int(spans.end_ns.max(initial=last))]), "whole"
+    if source in ("inference", "backward"):
+        return _steps_until(ends[-1], [first, *ends[:-1]]), source
     return _steps(list(range(len(ends))), [first, *ends[:-1]], ends), source
 
 
@@ -128,7 +132,8 @@ def _of_device_alone(tables: RankTables, strings: Strings) -> tuple[Steps, str]:
 
 def _of_repeats(repeats: Repeats, last_ns: int) -> Steps:
     steps = _steps_until(last_ns, repeats.starts_ns)
-    steps.kind[-1] = StepKind.INCOMPLETE if repeats.has_rest else StepKind.STEADY
+    if repeats.has_rest:
+        steps.kind[-1] = StepKind.INCOMPLETE
     return steps
 
 
@@ -139,7 +144,11 @@ def _innermost(host: HostSpans, marks: Column) -> Column:
 
 
 def _steps_until(last_ns: int, starts: list[int], numbers: list[int] | None = None) -> Steps:
-    return _steps(list(range(len(starts))) if numbers is None else numbers, starts, [*starts[1:], max(last_ns, starts[-1])])
+    # see Note [Kinds of imported steps]
+    steps = _steps(list(range(len(starts))) if numbers is None else numbers, starts, [*starts[1:], max(last_ns, starts[-1])])
+    if len(steps) > 2 and steps.duration_ns[-1] < steps.duration_ns[:-1].min():
+        steps.kind[-1] = StepKind.INCOMPLETE
+    return steps
 
 
 def _steps(numbers: list[int], starts: list[int], ends: list[int]) -> Steps:
