@@ -32,7 +32,7 @@ from replayer.op_signature import OpSignature
 from replayer.recording.library_pace import LibraryPace
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.replicas import add_devices
-from replayer.recording.workspaces import Workspaces, WorkspaceSequence, keeps_workspaces
+from replayer.recording.workspaces import Workspaces, WorkspaceSequence, keeps_workspaces, ops_with_products
 from replayer.timing.clock import Clock
 from replayer.timing.simulator import Simulator
 from replayer.timing.timeline.timeline_writer import LoaderWait, TimelineWriter
@@ -116,6 +116,7 @@ class VirtualGpu:
         self.steps = ScriptSteps(self.launches, self.ranks, links.step_ended)
         self.profile = ScriptProfile(self.launches)
         self._workspaces = Workspaces.of(trace, recording, rank)
+        self._with_products = ops_with_products(trace)
         self._estimates_workspaces = config.steps > 0 and not len(trace.memory)
         properties = [known_properties(device) for device in recording.devices]
         self.blas = BlasWorkspaces(self.machine, [of.major or 0 for of in properties], [of.gcnArchName for of in properties])
@@ -138,6 +139,10 @@ class VirtualGpu:
             memory.requests = RequestLog()
         allocator = TensorAllocator(memory, lambda rows, ops: timeline.memory(rows, ops, thread.host_ns), self.launches.op_rows)
         return VirtualDevice(index, device.name, known_properties(device), allocator, scheduler.stream(index, 0))
+
+    def calls_product(self, signature: OpSignature) -> bool:
+        """Return True if the recorded op calls a matrix product inside, and cuBLAS keeps its workspace."""
+        return self.blas.kept and signature.op in self._with_products
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
         if self._estimates_workspaces:

@@ -17,7 +17,9 @@ aten = torch.ops.aten
 
 _NAMES = (
     "mm addmm addmm_ bmm baddbmm baddbmm_ mv addmv addmv_ dot vdot _addmm_activation _int_mm _scaled_mm"
-    " _transformer_encoder_layer_fwd"  # this op calls `addmm` in C++
+    " addbmm addbmm_ conv_tbc _euclidean_dist linalg_matrix_exp"  # these ops call matrix products in C++
+    " _native_multi_head_attention _transformer_encoder_layer_fwd"
+    " linalg_solve_triangular triangular_solve"  # cuBLAS solves triangular systems
 ).split()
 
 _WITH_BIAS = (aten.addmm.default, aten._addmm_activation.default)

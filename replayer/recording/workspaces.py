@@ -24,7 +24,9 @@ from traces.model.run import KINETO
 from traces.model.trace import NONE, HostKind, MemoryEvents, Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_op
 
-_PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm"))
+_PRODUCTS = frozenset(
+    f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "_slow_conv2d_forward", "_slow_conv2d_backward")
+)  # ops that call cuBLAS
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
@@ -60,6 +62,16 @@ def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bo
         if len(here) and ((within >= 0) & (times_ns <= host.end_ns[here][np.maximum(within, 0)])).any():
             return False
     return True
+
+
+def ops_with_products(trace: Trace) -> frozenset[str]:
+    """Return the names of recorded ops that call a matrix product of cuBLAS, for example "aten::_euclidean_dist"."""
+    host = trace.host
+    names, at = set[int](), host.parent[trace.strings.matching(host.name, _PRODUCTS.__contains__)]
+    while len(at := np.unique(at[at != NONE])):
+        names.update(host.name[at].tolist())
+        at = host.parent[at]
+    return frozenset(trace.strings[name] for name in names) - _PRODUCTS
 
 
 # bytes that an op allocates (positive) and frees (negative), before its first output and after each output

@@ -49,6 +49,7 @@ class FakeGpu:
         self.copies: list[tuple[OpSignature, str, int, int, bool]] = []
         self.reads: list[tuple[OpSignature, int, int]] = []
         self.answers: dict[str, list[float]] = {}
+        self.ops_with_products: frozenset[str] = frozenset()
         # Maps the shape of a tensor to the number of elements that a search finds.
         self.selections: dict[tuple[int, ...], int] = {}
         self.assumed = AssumedValues(lambda: 0)
@@ -101,6 +102,9 @@ class FakeGpu:
 
     def synchronize(self, stream: VirtualStream) -> None:
         pass
+
+    def calls_product(self, signature: OpSignature) -> bool:
+        return signature.op in self.ops_with_products
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
         return ()

@@ -39,7 +39,9 @@ Results = Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny]
 Workspaces = tuple[tuple[int, ...], ...]
 
 
-def plan_results(plan: Plan, func: Op, workspaces: Workspaces, overlaps: tuple[Overlap, ...] = ()) -> None:
+def plan_results(
+    plan: Plan, func: Op, workspaces: Workspaces, overlaps: tuple[Overlap, ...] = (), *, calls_product: bool = False
+) -> None:
     rule = value_rule(func, plan)
     written = tuple(at for at, listed in plan.writes if isinstance(at, int) and not listed)
     if rule is not None or len(written) < len(plan.writes):
@@ -52,6 +54,7 @@ def plan_results(plan: Plan, func: Op, workspaces: Workspaces, overlaps: tuple[O
     before += [_check_asserts(plan, func)] if can_fail(func) else []
     before += [lambda _gpu, _caller, args, kwargs: require_apart(overlaps, args, kwargs)] if overlaps else []
     before += [lambda _gpu, _caller, args, _kwargs: increment_version(args[0])] if counts_changes(func) else []
+    before += [lambda gpu, caller, *_: gpu.blas.use(gpu.devices[plan.device].allocator, caller.stream)] if calls_product else []
     for prepare in before:  # the last function of this list runs first
         plan.make_by(_after(prepare, plan.results or _general(plan, workspaces)))
 

@@ -100,6 +100,28 @@ def test_the_fast_path_of_a_transformer_encoder_allocates_a_cublas_workspace() -
     assert held() == USUAL_BYTES
 
 
+def test_ops_that_call_matrix_products_in_cpp_allocate_a_cublas_workspace() -> None:
+    keeping()
+    left, right = torch.ones(30, 4, device="cuda"), torch.ones(2, 4, device="cuda")
+    torch.cdist(right, right)  # with 25 or fewer rows, `cdist` computes no matrix product
+    start = held()
+    torch.cdist(left, right)
+    assert held() - start == USUAL_BYTES
+
+
+def test_an_op_that_called_a_matrix_product_in_the_recording_allocates_a_cublas_workspace() -> None:
+    """GIVEN a recording in which PyTorch computed convolutions as matrix products, because cuDNN could not compute them."""
+    gpu = keeping()
+    inputs, weight = torch.ones(1, 3, 8, 8, device="cuda"), torch.ones(2, 3, 3, 3, device="cuda", requires_grad=True)
+    start = held()
+    torch.conv2d(inputs, weight[:1])
+    assert held() == start
+    gpu.ops_with_products = frozenset({"aten::convolution", "aten::convolution_backward"})
+    torch.conv2d(inputs, weight).sum().backward()
+    weight.grad = None
+    assert held() - start == 2 * USUAL_BYTES
+
+
 def test_each_live_thread_has_a_workspace_on_each_stream() -> None:
     keeping(devices=2)
     multiply()

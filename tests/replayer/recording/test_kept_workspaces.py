@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from replayer.recording.workspaces import keeps_workspaces
+from replayer.recording.workspaces import keeps_workspaces, ops_with_products
 from tests.replayer.recordings import US, Op, make_recording
 from traces.kineto import read_kineto
 from traces.model.machine import Machine
@@ -74,3 +74,11 @@ def test_memory_freed_after_the_last_matrix_product_proves_nothing_about_workspa
     time_ns = [(10_000 + after_us) * US]
     trace.memory = MemoryEvents.of(thread=[0], device=[0], time_ns=time_ns, bytes=[-USUAL], allocated_bytes=[512])
     assert keeps_workspaces(trace, 0, frozenset({USUAL})) is kept
+
+
+def test_ops_that_call_a_matrix_product_are_found() -> None:
+    """GIVEN `mm` inside `_euclidean_dist` inside `cdist` THEN both outer ops call a matrix product."""
+    product = Op("aten::mm", 30, 10, kernel=(40, 5))
+    distance = Op("aten::cdist", 10, 50, children=[Op("aten::_euclidean_dist", 20, 30, children=[product])])
+    trace = make_recording([("forward", 0, 100)], [distance, Op("aten::add", 70, 5, kernel=(80, 5))])
+    assert ops_with_products(trace) == {"aten::cdist", "aten::_euclidean_dist"}
