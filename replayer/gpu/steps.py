@@ -58,6 +58,8 @@ class ScriptSteps:
         self._trained = self._ended = 0
         self._module_names: dict[int, int] = {}  # ids of existing modules, and their names as in `HostRanges`
         self._names = ModuleNames()
+        # phases whose times the library provides
+        self._of_library = _OF_LIBRARY if self._library is not None else frozenset()
         if self._library is not None:
             self.workload.on_every_call = self._watch_call
 
@@ -76,12 +78,12 @@ class ScriptSteps:
             self._launches.stop_watching()
             if self._moves_on(thread, self._tracker.enter, name):
                 self._look_at_steps()
-                if name in _OF_LIBRARY and self._library is not None:
+                if name in self._of_library:
                     self._clock.pause()
 
     def leave_phase(self, name: str, error: BaseException | None = None) -> None:
         with self._launches.looking as thread:
-            if name in _OF_LIBRARY and self._library is not None:
+            if name in self._of_library:
                 self._clock.resume()
             self._moves_on(thread, self._tracker.leave, name)
             if name == "backward" and SINCE_BACKWARD.built_graph:

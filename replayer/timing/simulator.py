@@ -152,7 +152,7 @@ class Simulator:
     def _is_other_size(self, segment: SegmentMatcher, kernels: Iterable[int], copy: Copy) -> bool:
         of_step = segment.step.step.kernels
         sizes = {of_step[k].size_bytes for k in kernels if of_step[k].kind == DeviceKind.MEMCPY}
-        return not sizes <= {NONE, copy.size_bytes}
+        return bool(sizes - {NONE, copy.size_bytes})
 
     def play_node(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, launch_ns: int, row: int, copy: Copy | None

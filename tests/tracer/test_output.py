@@ -9,6 +9,7 @@ import pytest
 
 from tests.tracer.fakes import FakeClock
 from tracer.writing.output import RecordingFile
+from traces.format.step_block import StepBlock
 from traces.format.trace_file import TraceStream, load
 from traces.model.trace import NONE, Trace, TraceWriteError
 
@@ -30,6 +31,22 @@ def test_flushed_rows_can_be_read_before_the_end(tmp_path: Path) -> None:
     output.close(Trace(provenance={"a": 2}))
     trace = load(tmp_path / "x.part")
     assert (len(trace.steps), trace.provenance, trace.problems) == (2, {"a": 2}, {})
+
+
+def test_a_file_has_rows_to_write_from_the_first_row_or_block_to_the_next_write(tmp_path: Path) -> None:
+    def row() -> None:
+        output.add("steps", rank=0, number=0, start_ns=5, duration_ns=7, kind=1)
+
+    def block() -> None:
+        output.add_block(StepBlock(0, 0, 1, 1, 2, [output.text("forward")], [0], [1], [5, 7, 12]))
+
+    output = output_at(tmp_path / "x.part")
+    assert not output.has_rows
+    for add in (row, block):
+        add()
+        assert output.has_rows
+        output.flush(Trace())
+        assert not output.has_rows
 
 
 def test_the_time_between_writes_grows_to_half_a_second(tmp_path: Path) -> None:

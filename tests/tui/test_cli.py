@@ -113,6 +113,8 @@ def test_a_trace_file_is_read_without_the_importer(folder: Path) -> None:
         ("replay --trace t.msgpack --nproc 0 train.py", "Invalid value for '--nproc'"),
         ("replay --trace t.msgpack --gpus 0 train.py", "Invalid value for '--gpus'"),
         ("fit --gpus l4 --nproc 0 train.py", "Invalid value for '--nproc'"),
+        ("fit train.py", "name the GPUs to try, or use --all"),
+        ("fit --gpus l4 --all train.py", "name the GPUs to try, or use --all"),
         ("import nope.json", "nope.json: cannot be read: No such file or directory"),
         ("import empty", "empty"),
         ("import t.json", "t.msgpack already exists; replace it with `-o t.msgpack`, or give another file name with `-o`"),

@@ -106,26 +106,26 @@ def assemble(
         raise failure
     if skipped:
         problems["skipped-file"] += len(skipped)
-    if len(recordings) > 1 and not any(part.exported for part in recordings):
-        recordings = _of_each_process(recordings)
-    return _joined(recordings, skipped, problems)
+    return _joined(_of_each_process(recordings), skipped, problems)
 
 
 def _of_one_file(recordings: list[_Recording]) -> list[_Recording]:
-    if len(recordings) < 2 or any(part.exported for part in recordings):
-        return recordings
     recordings = _of_each_process(recordings)
+    if len(recordings) < 2:
+        return recordings
     known = {part.rank for part in recordings}
     free = (number for number in count() if number not in known)
     seen: set[int | None] = {None}
     found = []
-    for part in recordings if len(recordings) > 1 else []:
+    for part in recordings:
         found.append(replace(part, rank=next(free)) if part.rank in seen else part)
         seen.add(part.rank)
-    return found or recordings
+    return found
 
 
 def _of_each_process(recordings: list[_Recording]) -> list[_Recording]:
+    if any(part.exported for part in recordings):
+        return recordings
     found = []
     names, correlations = [(part.file, part.rank) for part in recordings], [part.correlations for part in recordings]
     for places in cycles_of([part.trace for part in recordings], names, correlations):

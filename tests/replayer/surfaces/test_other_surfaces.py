@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from replayer.errors import NotEmulated
 from tests.replayer.fake_gpu import GIB, use
@@ -24,6 +25,22 @@ from traces.script.patching import temporarily_set
 
 CUDA_OF_BUILD = runpy.run_path(str(torch.version.__file__))["cuda"]  # the patched module no longer has this value
 cuda: Any = torch.cuda  # torch declares no types for many of these functions
+
+def test_a_dispatch_mode_of_the_script_gets_the_device_cuda() -> None:
+    """GIVEN a TorchDispatchMode WHEN a tensor is copied to the GPU THEN the mode gets the device "cuda". The virtual GPU uses
+    the device "lazy" internally."""
+    use()
+    devices = []
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            devices.append((kwargs or {}).get("device"))
+            return func(*args, **(kwargs or {}))
+
+    with Watching():
+        torch.ones(2).to("cuda")
+    assert devices[-1] == torch.device("cuda", 0)
+
 
 # --- torch.accelerator
 

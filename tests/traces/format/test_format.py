@@ -7,17 +7,19 @@ import json
 import re
 import struct
 import zlib
-from itertools import pairwise
+from collections.abc import Callable
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import msgpack
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.traces.sound_traces import differences, small_trace
-from traces.format.column_encoding import pack_table
+from traces.format.column_encoding import ABOVE, LEAST, ROW, ZERO, pack_column, pack_table, unpack_column
 from traces.format.frames import (
     DATA,
     DEFLATED,
@@ -287,6 +289,27 @@ def test_arbitrary_content_is_rejected(tmp_path: Path, content: bytes, as_item: 
     assert isinstance(item, bytes)
 
     refusal(tmp_path, file_of(b"".join(text_items(small_trace())), b"\x92" + item + content))
+
+
+STORED_NUMBERS: dict[int, Callable[[list[int]], list[int]]] = {
+    LEAST: lambda numbers: [number - min(numbers) for number in numbers],
+    ABOVE: lambda numbers: [0, *(number - before for before, number in pairwise(numbers))],
+    ROW: lambda numbers: [row - (number - numbers[0]) for row, number in enumerate(numbers)],
+    ZERO: lambda numbers: numbers,
+}
+
+
+@pytest.mark.parametrize("method", STORED_NUMBERS)
+def test_a_packed_column_takes_as_few_bytes_as_its_largest_stored_number(method: int) -> None:
+    """If no stored number is negative, the numbers are stored unchanged. Otherwise, they are stored as zigzag numbers."""
+    for numbers in product((-129, -1, 0, 1, 127, 128, 255, 256), repeat=3):
+        stored = STORED_NUMBERS[method](list(numbers))
+        if min(stored) < 0:
+            stored = [2 * number if number >= 0 else -2 * number - 1 for number in stored]
+        column = np.array(numbers, np.int64)
+        packed = pack_column(column, method, divide=False)
+        assert len(packed[3]) == 3 * max(1, -(-max(stored).bit_length() // 8)), (numbers, packed)
+        assert np.array_equal(unpack_column(packed, 3, column.dtype, ""), column)
 
 
 @IN_THE_SAME_FOLDER
