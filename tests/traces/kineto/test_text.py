@@ -416,5 +416,6 @@ def test_an_import_ignores_overlaps_caused_by_rounding() -> None:
     no_frames = np.zeros(3, bool)
     _, overlaps, _ = parents(one, np.array([0, 5000, 9000]), np.array([10_000, 20_000, 10_500]), no_frames, no_frames)
     assert overlaps == 1
-    _, overlaps, _ = parents(one[:2], np.array([0, 5000]), np.array([10_000, 11_000]), no_frames[:2], no_frames[:2])
-    assert overlaps == 0
+    for start_ns, end_ns, count in ((5000, 11_000, 0), (9000, 20_000, 0), (8999, 20_000, 1)):
+        _, overlaps, _ = parents(one[:2], np.array([0, start_ns]), np.array([10_000, end_ns]), no_frames[:2], no_frames[:2])
+        assert overlaps == count

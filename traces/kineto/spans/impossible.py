@@ -3,7 +3,7 @@
     durations_ns(device, dependent_launch=True)   # possible durations of kernels
     longer_than(spans, window_ns)                 # a mask of spans longer than the recording
     without_duration(spans)                       # a mask of kernels of 0 ns
-    ends_after_synchronization(spans, host, mask) # a mask of kernels that end after the host has waited for them
+    ends_after_wait(spans, host, calls, copies)   # a mask of work that ends after the host has waited for it
 
 Note [One after another]
     A stream runs its kernels one after another. Two kernels of a stream overlap only
@@ -80,12 +80,14 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
     return idle_launches
 
 
-def ends_after_synchronization(spans: DeviceSpans, host: HostSpans, is_synchronization: Column) -> Column:
-    """Find kernels with a wrong end time. An end time is wrong if it is later than the return of the CUDA call that waited for
-    the kernel."""
-    found = np.zeros(len(spans), bool)
+def ends_after_wait(spans: DeviceSpans, host: HostSpans, waits_for_all: Column, waited_for: Column) -> Column:
+    """Find work with a wrong end time. An end time is wrong if it is later than the return of the CUDA call that waited for the
+    work. `waits_for_all` marks calls that wait for all work of the GPU. `waited_for` marks copies whose own call waits for
+    them."""
+    returned_ns = np.append(host.end_ns, np.iinfo(np.int64).max - CLOCKS_APART_NS)[spans.launch]
+    found: Column = waited_for & (spans.end_ns > returned_ns + CLOCKS_APART_NS)
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
-    calls = np.flatnonzero(is_synchronization)
+    calls = np.flatnonzero(waits_for_all)
     if not len(rows) or not len(calls) or len(np.unique(spans.device[rows])) > 1:
         return found
     for thread in np.unique(host.thread[calls]).tolist():
@@ -94,7 +96,7 @@ def ends_after_synchronization(spans: DeviceSpans, host: HostSpans, is_synchroni
         mine = rows[host.thread[spans.launch[rows]] == thread]
         after = np.searchsorted(host.start_ns[own], host.end_ns[spans.launch[mine]])  # the next call after the launch
         returned_ns = np.append(host.end_ns[own], np.iinfo(np.int64).max - CLOCKS_APART_NS)[after]
-        found[mine] = spans.end_ns[mine] > returned_ns + CLOCKS_APART_NS
+        found[mine] |= spans.end_ns[mine] > returned_ns + CLOCKS_APART_NS
     return found
 
 

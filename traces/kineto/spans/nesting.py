@@ -4,9 +4,9 @@
     parent, overlaps, end_ns = parents(thread[order], start_ns[order], end_ns[order], is_frame[order], is_call[order])
 
 Note [Rounded ends]
-    In files with times in microseconds, a child span may seem to end up to a microsecond after its parent. If the difference is
-    larger than a microsecond, the two spans really overlap. The parent of an overlapping span is the innermost span that
-    encloses it completely.
+    In files with rounded times, a child span may seem to end up to a microsecond after its parent, and a span may seem to begin
+    up to a microsecond before the end of the previous span. If the difference is larger than a microsecond, the two spans
+    really overlap. The parent of an overlapping span is the innermost span that encloses it completely.
 
 Note [Calls on another clock]
     The times of CUDA calls come from CUPTI, whose clock may differ from the clock of ops by a few microseconds. A call cannot
@@ -61,7 +61,7 @@ def parents(
                     if end - inner_end <= max(ROUNDING_NS, (inner_end - starts[row]) * calls[row]):
                         end = inner_end if calls[row] else end  # events after the op are not inside the call
                         break
-                    overlaps += 1
+                    overlaps += inner_end - starts[row] > ROUNDING_NS
                     if end == last_end and frames[row] and frames[inner]:
                         end = ends[row] = inner_end
                         break

@@ -33,7 +33,7 @@ from traces.kineto.reading.groups import Groups
 from traces.kineto.spans.external_ids import CallOwners
 from traces.kineto.spans.impossible import (
     durations_ns,
-    ends_after_synchronization,
+    ends_after_wait,
     launches_on_idle_devices,
     longer_than,
     without_duration,
@@ -56,6 +56,7 @@ from traces.names.launch_configs import config_text
 from traces.names.profiler_json import ProfilerJson
 
 _WAIT_FOR_ALL = re.compile("(?:Device|Ctx)Synchronize$")  # calls that return when all work of a GPU has ended
+_COPY_TO_PAGEABLE = re.compile(r"Memcpy DtoH \(Device -> Pageable\)")  # the call of such a copy waits for the copy
 _OUTER = {HostKind.PYTHON: 0, HostKind.ANNOTATION: 1, HostKind.OP: 2, HostKind.RUNTIME: 3, HostKind.OTHER: 4}
 _OTHER_STREAMS = ("xpu_", "mtia_", "privateuse1_")
 _NO_DURATION = {"event-without-duration", "negative-duration", "duration-overflow"}  # problems of events that count as 0 ns
@@ -329,7 +330,8 @@ def _with_launches(
         if late := launches_on_idle_devices(spans, host.spans.end_ns):
             problems["clocks-late"] += late
         waits = (host.spans.kind == HostKind.RUNTIME) & strings.matching(host.spans.name, _WAIT_FOR_ALL.search)
-        _count(problems, "work-after-synchronization", ends_after_synchronization(spans, host.spans, waits))
+        copies = strings.matching(spans.name, _COPY_TO_PAGEABLE.match)
+        _count(problems, "work-after-synchronization", ends_after_wait(spans, host.spans, waits, copies))
     return spans.take(np.lexsort((spans.kind, spans.start_ns, spans.stream, spans.device))), missing
 
 
