@@ -16,6 +16,7 @@ import sys
 import threading
 from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -187,7 +188,8 @@ class Recorder:
                         self.cost.excluded_ns = 0  # `excluded_ns` counts only time of the script's thread
                     pause_ns = self._writer.due_in_ns or _PAUSE_NS
 
-        start_new_thread(write, ())  # `threading.enumerate()` does not list this thread
+        with suppress(RuntimeError):  # if the system starts no more threads, only the script's thread writes
+            start_new_thread(write, ())  # `threading.enumerate()` does not list this thread
 
     # --- the end
 

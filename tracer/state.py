@@ -15,6 +15,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from tracer.writing.output import say
 from traces.script.step_rule import Optimizers
 
 if TYPE_CHECKING:
@@ -50,10 +51,18 @@ class _RecorderState:
         if self.make is None:
             raise RuntimeError("no recorder was started in this process")
         with self._lock:
-            made = vars(self).get("recorder") or self.make()  # another thread may have made the recorder
+            made = vars(self).get("recorder") or self._made()  # another thread may have made the recorder
             if made is not None:
                 self.recorder = made
         return made
+
+    def _made(self) -> Recorder | None:
+        try:
+            return None if self.make is None else self.make()
+        except Exception as error:
+            self.make = lambda: None
+            say(f"nothing is recorded, the script continues: {error!r}")
+            return None
 
     def forget_recorder(self) -> None:
         vars(self).pop("recorder", None)

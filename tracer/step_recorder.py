@@ -21,7 +21,6 @@ Note [Interrupted reports]
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
@@ -53,6 +52,7 @@ from tracer.repeated_steps import (
 )
 from tracer.schedule import Schedule
 from tracer.writing.ended_steps import DataParallelStage, EndedStep, Found, Read
+from tracer.writing.output import say
 from traces.comparison.thresholds import FEWEST_CLEAN_STEPS
 from traces.model.trace import NONE, StepKind, Untimed
 from traces.script.patching import OUR_MODULES
@@ -226,7 +226,7 @@ class StepRecorder:
         if not is_own(error):
             raise error
         if not self._has_failed:
-            print(f"trace: the recorder failed in step {self._writer.number}, the script continues: {error!r}", file=sys.stderr)
+            say(f"the recorder failed in step {self._writer.number}, the script continues: {error!r}")
         self._has_failed = True
 
     def stop(self) -> None:

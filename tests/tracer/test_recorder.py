@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -670,6 +671,16 @@ def test_finished_steps_are_written_even_if_no_later_step_ends(bench: Bench) -> 
     assert written.steps.number.tolist() == [0, 1, 2] and "truncated-file" in written.problems
     assert (written.phases.device == 0).all()
     bench.recorder.close()
+
+
+def test_without_a_writing_thread_the_script_thread_writes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a system that starts no more threads THEN the recorder raises no error, and the file has all steps."""
+    monkeypatch.setattr("tracer.recorder.start_new_thread", Mock(side_effect=RuntimeError("can't start new thread")))
+    bench.recorder.write_regularly()
+    for _ in range(3):
+        bench.train_step()
+    bench.recorder.close()
+    assert load(bench.path).steps.number.tolist() == [0, 1, 2]
 
 
 def test_twice_a_second_the_script_thread_writes_at_the_end_of_a_step(bench: Bench) -> None:

@@ -43,3 +43,17 @@ def test_each_call_looks_for_the_recorder_until_one_exists() -> None:
     state.start(lambda: answers.pop(0))
     assert state.recorder() is None
     assert state.recorder() is made and state.recorder() is made
+
+
+def test_a_recorder_that_cannot_be_made_does_not_stop_the_script(capsys: pytest.CaptureFixture[str]) -> None:
+    """GIVEN a process without free memory THEN one line says that nothing is recorded. No second recorder is made."""
+    attempts: list[None] = []
+
+    def make() -> Any:
+        attempts.append(None)
+        raise MemoryError("no memory left")
+
+    state.start(make)
+    assert (state.recorder(), state.recorder()) == (None, None) and len(attempts) == 1
+    line = "trace: nothing is recorded, the script continues: MemoryError('no memory left')\n"
+    assert capsys.readouterr() == ("", line)

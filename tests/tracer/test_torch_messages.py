@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import warnings
 from typing import Any
@@ -74,3 +76,31 @@ def test_another_thread_can_give_warnings_at_the_same_time() -> None:
             thread.join()
             warnings.warn("of this thread", stacklevel=1)
     assert [str(one.message) for one in shown] == [TEXT]
+
+
+class _WithoutFlush:
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+@pytest.mark.parametrize("stream", [None, _WithoutFlush()])
+def test_a_script_may_replace_stderr_by_an_object_that_cannot_be_flushed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], stream: object
+) -> None:
+    messages: list[str] = []
+    monkeypatch.setattr(sys, "stderr", stream)
+    with quiet_profiler(torch, messages):
+        os.write(2, b"WARNING:2026-11-25 01:02:03 4711:4711 CuptiActivityApi.cpp:90] no permission\nother line\n")
+    assert messages == ["no permission"]
+    assert capfd.readouterr().err == "other line\n"
+
+
+def test_a_script_may_close_the_file_descriptor_of_stderr() -> None:
+    saved = os.dup(2)
+    os.close(2)
+    try:
+        with quiet_profiler(torch, []):
+            pass
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)

@@ -49,8 +49,13 @@ def quiet_profiler(torch: ModuleType, messages: list[str]) -> Iterator[None]:
 @contextmanager
 def _without_kinetos_lines(messages: list[str]) -> Iterator[None]:
     # see Note [What Kineto says]
-    sys.stderr.flush()
-    own = os.dup(2)
+    with suppress(AttributeError, OSError, ValueError):  # the script may have closed or replaced `sys.stderr`
+        sys.stderr.flush()
+    try:
+        own = os.dup(2)
+    except OSError:  # the script has closed the file descriptor of stderr, so nobody sees Kineto's lines
+        yield
+        return
     with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -120,4 +121,12 @@ class RecordingFile:
 
     def _give_up(self, failure: Exception) -> None:
         self.is_ended = True
-        print(f"trace: recording stopped, the script continues: {failure}", file=sys.stderr)
+        say(f"recording stopped, the script continues: {failure}")
+
+
+def say(text: str) -> None:
+    """Print a line to stderr. Do nothing if the script has closed stderr, or has replaced it by an object that raises an
+    error."""
+    if sys.stderr is not None:  # `print` would use stdout instead of None
+        with suppress(Exception):
+            print(f"trace: {text}", file=sys.stderr)

@@ -385,13 +385,18 @@ _WITHOUT_TENSORS = {int, float, bool, str, bytes, type(None)}  # a batch may con
 
 
 def _items_of(torch: Any, batch: Any) -> list[Any]:
-    """Return the objects in a collection, or the tensors among an object's attributes. Return an empty list if a method of the
-    script's object raises an error."""
+    """Return the objects in a collection, or the tensors among an object's attributes. Methods that the script overrides are
+    not called, because they may load files or raise errors."""
+    if isinstance(batch, dict):
+        return list(dict.values(batch))
+    if isinstance(batch, list):
+        return list.copy(batch)
+    if isinstance(batch, tuple):
+        return list(tuple.__iter__(batch))
     try:
-        if isinstance(batch, Mapping):
-            return list(batch.values())
-        if isinstance(batch, list | tuple):
-            return list(batch)
-        return [item for item in vars(batch).values() if isinstance(item, torch.Tensor)]
-    except Exception:
+        attributes = object.__getattribute__(batch, "__dict__")
+    except AttributeError:
         return []
+    # `UserDict` and `TensorDict` store their items in a dict
+    wanted = (torch.Tensor, dict) if isinstance(batch, Mapping) else torch.Tensor
+    return [item for item in attributes.values() if isinstance(item, wanted)]
