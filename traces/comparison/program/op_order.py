@@ -9,7 +9,7 @@ The algorithm is that of "An O(ND) difference algorithm and its variations" (Mye
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import pairwise
 
 from traces.comparison.program.device_ops import DeviceOp, shape_text
@@ -61,15 +61,16 @@ def reordered(ours: list[DeviceOp], theirs: list[DeviceOp]) -> str:
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
     a, b = (_sequences(calls, shaped) for calls in (ours, theirs))
     varying = _varying(a) | _varying(b)
-    a, b = ([[key for key in step if key not in varying] for step in steps] for steps in (a, b))
+    a, b = ([[key for key in step if key not in varying] for step in steps[:_ORDERS]] for steps in (a, b))
     apart = []
-    for one, other in zip(a[:_ORDERS], b[:_ORDERS], strict=False):
+    for one, other in zip(a, b, strict=False):
         if not (count := count_moved(one, other)):
             return ""
         apart.append((count, next(((x, y) for x, y in zip(one, other, strict=False) if x != y), None)))
     count, at = min(apart, default=(0, None))
-    if not count:
-        return ""
+    own = [max((count_moved(*pair) for pair in _alike_pairs(steps)), default=0) for steps in (a, b)]
+    if count <= min(own):
+        return ""  # the data decides the order, because the steps of each trace have different orders
     first = f", e.g. {_called(at[0])} in the first trace, {_called(at[1])} in the second" if at else ""
     return f"the same ops in another order: {count} of {len(a[0])} are out of place{first}"
 
@@ -87,14 +88,20 @@ def _sequences(calls: list[DeviceOp], shaped: bool) -> list[list[_Key]]:
 
 
 def _varying(steps: list[list[_Key]]) -> set[_Key]:
-    """Return the calls whose number depends on the step, for example because the data decides the shapes. The first step may
-    contain calls that only prepare. Steps that share less than half of their calls are of different kinds. For example, all
-    shapes of the last batch of an epoch may be smaller."""
+    """Return the calls whose number depends on the step, for example because the data decides the shapes."""
     found: set[_Key] = set()
-    for one, other in pairwise(map(Counter, steps[1:])):
-        if 2 * (one & other).total() >= max(one.total(), other.total()):
-            found.update(key for key in one | other if one[key] != other[key])
+    for one, other in (map(Counter, pair) for pair in _alike_pairs(steps)):
+        found.update(key for key in one | other if one[key] != other[key])
     return found
+
+
+def _alike_pairs(steps: list[list[_Key]]) -> Iterator[tuple[list[_Key], list[_Key]]]:
+    """Return pairs of consecutive steps of one kind. If there are more than two steps, the first one is left out, because it
+    may contain calls that only prepare. Steps that share less than half of their calls are of different kinds. For example,
+    all shapes of the last batch of an epoch may be smaller."""
+    for one, other in pairwise(steps[len(steps) > 2 :]):
+        if 2 * (Counter(one) & Counter(other)).total() >= max(len(one), len(other)):
+            yield one, other
 
 
 def _called(key: _Key) -> str:
