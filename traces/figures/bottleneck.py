@@ -23,6 +23,11 @@ Note [Slower kernels]
     A GPU that reaches its power or temperature limit lowers its clock in the middle of a run. A median over all steps does not
     show the slowdown. `trace info` therefore names the first step with slower kernels. From this step on, the median kernel
     time must be larger by at least MUCH_SPREAD. Communication kernels do not count, because they include waits for other ranks.
+
+Note [Steps with different kernels]
+    An inference server runs other kernels when it reads a prompt (prefill) than when it generates a token (decode). The mean of
+    such steps describes neither of them. Steps are of one kind if they run kernels with the same names. If the median times of
+    two kinds differ by at least MUCH_SPREAD, `trace info` shows the time of each kind.
 """
 
 from __future__ import annotations
@@ -38,13 +43,14 @@ from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import late_ranks
 from traces.comparison import thresholds
 from traces.figures import measure
-from traces.figures.pace import DEVICE, HOST, MeanStep, StepPace
+from traces.figures.pace import DEVICE, HOST, MeanStep, StepPace, pace_series, step_times
 from traces.figures.pace import pace as pace_of_steps
 from traces.figures.problems import why_work_is_hidden
+from traces.figures.spread import median
 from traces.model.intervals import Intervals
 from traces.model.json_facts import OMITTED_IF_NONE
 from traces.model.result_cache import cached_result
-from traces.model.row_order import by_value
+from traces.model.row_order import by_value, lists_by_key
 from traces.model.trace import NONE, Column, DeviceKind, Origin, Trace
 from traces.rates.estimate_errors import ESTIMATED
 
@@ -65,6 +71,16 @@ class Slowdown:
         share = f"{100 * (self.after_ns / self.before_ns - 1):.0f} %"
         alike = ", most by about the same factor, as if the GPU's clock had slowed down (power or temperature)" * self.is_alike
         return f"Starting with step {self.step}, the same kernels take {share} longer{alike}"
+
+
+# see Note [Steps with different kernels]
+@dataclass(frozen=True, slots=True)
+class StepsOfKernels:
+    """Describes the steps that run the same kernels."""
+
+    steps: int  # number of steps
+    first: int  # number of the first of these steps
+    median_ns: int  # step time
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +286,23 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
     is_alike = np.abs(after * before_ns - before * after_ns) <= thresholds.DEFAULT_TOLERANCE * before * after_ns
     alike = bool(before[is_alike].sum() >= thresholds.MOSTLY_MARKED * before.sum())
     return Slowdown(int(trace.steps.number[steps[at]]), round(before_ns), round(after_ns), alike)
+
+
+def steps_by_kernels(trace: Trace) -> list[StepsOfKernels] | None:
+    # see Note [Steps with different kernels]
+    series = pace_series(step_times(trace), measure.steady_steps(trace))
+    lasted_ns = np.zeros(0, np.int64) if series is None else series.interval_ns[series.rows]
+    if series is None or lasted_ns.max(initial=0) < (1 + thresholds.MUCH_SPREAD) * lasted_ns.min(initial=0):
+        return None
+    work, of_work, count = measure.work_rows(trace), measure.launch_steps(trace), len(trace.strings)
+    work = work[(trace.device.kind[work] == DeviceKind.KERNEL) & np.isin(of_work[work], series.rows)]
+    step, names = np.divmod(np.unique(of_work[work] * count + trace.device.name[work]), count)
+    names_of = {of: names[own].tobytes() for of, own in by_value(step).items()}
+    alike = lists_by_key((names_of.get(row, b""), row) for row in series.rows.tolist())
+    numbers = trace.steps.number
+    found = [StepsOfKernels(len(of), int(numbers[of[0]]), median(series.interval_ns[of]) or 0) for of in alike.values()]
+    shortest, longest = (of(kind.median_ns for kind in found) for of in (min, max))
+    return sorted(found, key=lambda of: -of.steps) if longest >= (1 + thresholds.MUCH_SPREAD) * shortest else None
 
 
 def _change_of_level(values: Column) -> int:

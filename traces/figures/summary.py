@@ -16,7 +16,7 @@ from traces.analyses.communication import CollectiveTotals, Communication, colle
 from traces.analyses.idle import busy_times
 from traces.comparison.thresholds import MUCH_SPREAD
 from traces.figures import measure
-from traces.figures.bottleneck import PaceLimit, Slowdown, bottleneck_of, slowdown_of
+from traces.figures.bottleneck import PaceLimit, Slowdown, StepsOfKernels, bottleneck_of, slowdown_of, steps_by_kernels
 from traces.figures.input_pipeline import InputPipeline, input_pipeline
 from traces.figures.pace import StepPace, StepTimes, device_windows, median_ns, pace_intervals, pace_of, step_times
 from traces.figures.phase_medians import PhaseMedians, phase_medians
@@ -118,6 +118,8 @@ class Summary:
     analyses: Analyses
     estimate_error: EstimateError | None  # likely error of a replay's estimated times
     slowdown: Slowdown | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
+    # the steps that run the same kernels, if the median times of the kinds differ much; the most frequent kind is the first
+    steps_by_kernels: list[StepsOfKernels] | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
     # all kernels of the steps counted in `analyses.idle`, if these steps launched less than half of the GPU's work
     step_kernels: list[measure.WorkSum] | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
     # if only one step is counted, and much of its GPU time was launched before the recording began: this GPU time
@@ -222,6 +224,7 @@ def summarize(trace: Trace, *, details: bool = True) -> Summary:
         pace=pace,
         bottleneck=bottleneck_of(trace, pace, analyses),
         slowdown=slowdown_of(trace),
+        steps_by_kernels=steps_by_kernels(trace),
         step_kinds=_step_kinds(trace),
         clean=run.clean,
         host_scale=run.host_scale or None,

@@ -87,7 +87,9 @@ def _late_rank_text(summary: Summary, limit: PaceLimit, words: _Words) -> str:
 
 
 def _device_text(summary: Summary, pace: StepPace, limit: PaceLimit, words: _Words) -> str:
-    why = f"the host needs {time_text(pace.host_ns)} of {words.of_step} and runs ahead"
+    needs = time_text(pace.host_ns)
+    needs = share_text(pace.host_ns / pace.pace_ns) if needs == time_text(pace.pace_ns) else needs
+    why = f"the host needs {needs} of {words.of_step} and runs ahead"
     if pace.steps == 1 and not pace.mean and pace.host_runs_ahead:
         why = f"the host ends {words.of_step} {time_text(pace.pace_ns - pace.host_ns)} before the GPU"
     if not pace.host_runs_ahead:

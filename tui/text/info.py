@@ -62,6 +62,7 @@ _KINDS = {"warmup": "warm-up", "steady": "clean", "after_profile": "after a prof
 _AT_MOST = "≤ "
 _LATE_RANKS = 2  # maximum number of late ranks on the first screen
 _MOST_STEPS = 8  # maximum rows of the table of steps
+_MOST_KINDS = 3  # maximum kinds of steps on the first screen
 _MOST_FACTS = 24  # maximum lines of provenance
 
 
@@ -215,7 +216,7 @@ def note_sentences(summary: Summary) -> list[str]:
     if summary.earlier_work_ns is not None:
         earlier = time_text(summary.earlier_work_ns)
         notes.insert(0, f"{earlier} of the GPU time in the counted step is work that was launched before the recording began")
-    notes[:0] = _slow_steps(summary)
+    notes[:0] = [*_steps_by_kernels(summary), *_slow_steps(summary)]
     noise = summary.pace.noise if summary.pace is not None else None
     if noise is not None and noise >= MUCH_SPREAD:
         notes.insert(0, f"The steps vary by ±{share_text(noise)}: their median says little about a single step")
@@ -232,6 +233,18 @@ def note_sentences(summary: Summary) -> list[str]:
     return [*notes, f"missing: {'; '.join(summary.lacks)}"] if summary.lacks else notes
 
 
+def _steps_by_kernels(summary: Summary) -> list[str]:
+    kinds = summary.steps_by_kernels or []
+    if not 1 < len(kinds) <= _MOST_KINDS:
+        return []
+    usual, *others = (f"take{'s' * (of.steps == 1)} {time_text(of.median_ns)}" for of in kinds)
+    parts = [f"{counted(kinds[0].steps, 'step')} {usual}"]
+    for of, takes in zip(kinds[1:], others, strict=True):
+        example = f", such as step {of.first}," if of.steps > 1 else f" (step {of.first})"
+        parts.append(f"{counted(of.steps, 'step')} with other kernels{example} {takes}")
+    return [f"{', and '.join(parts)} (medians)"]
+
+
 def _slow_steps(summary: Summary) -> list[str]:
     pace = summary.pace
     usual = [step for step in summary.steps if step.kind not in ("warmup", "incomplete")]
@@ -240,7 +253,8 @@ def _slow_steps(summary: Summary) -> list[str]:
     is_alike = pace is not None and pace.mean is not None and pace.noise is not None and pace.noise < MUCH_SPREAD
     least = LONG_STEP if is_alike else SLOW_STEP
     slow = [step for step in usual if pace is not None and pace.steps > 1 and step.interval_ns >= least * pace.pace_ns]
-    if pace is None or not slow:
+    rarer = sum(of.steps for of in (summary.steps_by_kernels or [])[1:])
+    if pace is None or not slow or len(slow) <= rarer:
         return []
     longest = max(slow, key=lambda step: step.interval_ns)
     others = f" and {counted(len(slow) - 1, 'other step')}" if len(slow) > 1 else ""

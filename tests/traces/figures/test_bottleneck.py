@@ -16,7 +16,17 @@ from traces.analyses.stragglers import RankLateness
 from traces.comparison.compare import compare
 from traces.comparison.comparison_figures import Both
 from traces.comparison.explain import explain
-from traces.figures.bottleneck import CaughtUp, PaceLimit, Slowdown, bottleneck, bottleneck_of, caught_up, slowdown_of
+from traces.figures.bottleneck import (
+    CaughtUp,
+    PaceLimit,
+    Slowdown,
+    StepsOfKernels,
+    bottleneck,
+    bottleneck_of,
+    caught_up,
+    slowdown_of,
+    steps_by_kernels,
+)
 from traces.figures.pace import StepPace
 from traces.figures.summary import summarize
 from traces.model.trace import (
@@ -478,3 +488,26 @@ def test_kernels_whose_times_only_vary_are_not_reported_as_slower() -> None:
     of_phases = of_two_kernels([4] * 4 + [6] * 4, [2] * 4 + [3] * 4)
     of_phases.device.origin[:] = Origin.PHASE
     assert slowdown_of(of_phases) is None
+
+
+@pytest.mark.parametrize(
+    ("long", "long_ms", "text"),
+    [
+        ([0, 3], 10, "3 steps take 2.0 ms, and 2 steps with other kernels, such as step 0, take 10.0 ms (medians)"),
+        ([3], 10, "4 steps take 2.0 ms, and 1 step with other kernels (step 3) takes 10.0 ms (medians)"),
+        ([0, 3], 2.2, ""),
+        ([], 10, ""),
+    ],
+)
+def test_steps_with_different_kernels_are_listed_separately(long: list[int], long_ms: float, text: str) -> None:
+    """GIVEN five steps of 2 ms, in which the GPU works for 0.1 ms WHEN some of them run another kernel and take longer by at
+    least 15 % THEN `trace info` shows the time of both kinds of steps. Without the other kernel, there is only one kind."""
+    ends = np.cumsum([long_ms if place in (long or [0, 3]) else 2 for place in range(5)]).tolist()
+    starts = [0, *ends[:-1]]
+    trace = a_trace([*zip(starts, ends, strict=True)], [Work(at + 0.1, at + 0.2, at + 0.3) for at in starts])
+    trace.device.name[long] = trace.strings.add("prefill")
+    kinds = steps_by_kernels(trace)
+    assert (kinds is None) is (not text)
+    assert [note for note in note_sentences(summarize(trace)) if "other kernels" in note] == [text] * bool(text)
+    if len(long) > 1 and text:
+        assert kinds == [StepsOfKernels(3, 1, 2 * MS), StepsOfKernels(2, 0, 10 * MS)]

@@ -86,14 +86,17 @@ def test_info_shows_for_a_late_rank_the_busy_time_of_its_busiest_gpu(limit: str,
 
 
 @pytest.mark.parametrize(
-    ("steps", "reason"),
+    ("steps", "pace_us", "host_us", "reason"),
     [
-        (1, "the host ends a 100.0 µs step 60.0 µs before the GPU"),
-        (2, "the host needs 40.0 µs of a 100.0 µs step and runs ahead"),
+        (1, 100, 40, "the host ends a 100.0 µs step 60.0 µs before the GPU"),
+        (2, 100, 40, "the host needs 40.0 µs of a 100.0 µs step and runs ahead"),
+        (2, 1340, 1273, "the host needs 95.0 % of a 1.3 ms step and runs ahead"),
     ],
 )
-def test_the_text_about_a_host_that_runs_ahead_shows_how_long_the_host_needs(steps: int, reason: str) -> None:
-    of = paced(steps=steps, pace_ns=100 * US, host_ns=40 * US, host_runs_ahead=True, mean=None)
+def test_the_text_about_a_host_that_runs_ahead_shows_how_long_the_host_needs(
+    steps: int, pace_us: int, host_us: int, reason: str
+) -> None:
+    of = paced(steps=steps, pace_ns=pace_us * US, host_ns=host_us * US, host_runs_ahead=True, mean=None)
     text = bottleneck_text(replace(summarize(training(steps=4)), pace=of, bottleneck=PaceLimit("device", None, None)))
     assert text == f"The GPU limits the speed: {reason}."
 
