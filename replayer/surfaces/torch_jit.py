@@ -18,6 +18,7 @@ from functools import partial
 from types import ModuleType
 
 import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from replayer.compiled.torchscript import as_in_pytorch, compiling, in_unit, printed_as_in_pytorch, show_all_as_in_pytorch
 from replayer.tensor.tensor import VirtualTensor
@@ -65,6 +66,7 @@ def install(torch_module: ModuleType) -> None:
     patch_around(c, **dict.fromkeys(compilers, compiling))
     patch_around(c.ConcreteModuleType, _create_methods_and_properties=compiling, _create_hooks=compiling)
     patch_around(c.ScriptModule, _define=compiling)
+    patch_around(c, _export_opnames=_op_names)
     loaders = "import_ir_module", "import_ir_module_from_buffer", "_import_ir_module_from_package"
     patch_around(c, **dict.fromkeys(loaders, in_unit))
     patch_around(c.CompilationUnit, __init__=_compile_text, define=in_unit)
@@ -74,6 +76,12 @@ def install(torch_module: ModuleType) -> None:
     for compiled in (c.ScriptFunction, c.ScriptMethod):
         patch(compiled, code=property(_named(compiled.code.__get__)))
     _keep_executor(c)
+
+
+def _op_names(op_names: TorchFunction, module: TorchAny) -> list[str]:
+    """Return the names of the ops that a module calls. PyTorch leaves out the ops that read a device."""
+    names = {printed_as_in_pytorch(name) for name in op_names(module)}
+    return sorted(names - {"prim::device", "prim::is_cuda"})
 
 
 def _keep_executor(c: TorchAny) -> None:
@@ -143,10 +151,18 @@ def _moved(tensor: torch.Tensor, device: TorchAny) -> torch.Tensor:
 def _places(module: TorchAny) -> Iterator[tuple[str, torch.Tensor, Callable[[torch.Tensor], None]]]:
     """Yield each tensor of a module with a name, and with a function that replaces the tensor."""
     for path, part in module.named_modules() if isinstance(module, torch.nn.Module) else ():
-        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
-            yield f"{path}.{name}", tensor, partial(part._c.setattr, name)
+        for name in torch._C.ConcreteModuleType.from_jit_type(part._c._type()).get_attributes():
+            leaves, structure = tree_flatten(part._c.getattr(name))
+            for at, leaf in enumerate(leaves):
+                if isinstance(leaf, torch.Tensor):
+                    yield f"{path}.{name}.{at}", leaf, partial(_put, part._c, name, leaves, at, structure)
     for number, node in enumerate(_constants(module)):
         yield str(number), node.t("value"), partial(node.t_, "value")
+
+
+def _put(part: TorchAny, name: str, leaves: list[TorchAny], at: int, structure: TreeSpec, tensor: torch.Tensor) -> None:
+    leaves[at] = tensor
+    part.setattr(name, tree_unflatten(leaves, structure))
 
 
 def _graphs(module: TorchAny) -> list[TorchAny]:

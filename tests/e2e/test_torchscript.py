@@ -65,14 +65,18 @@ class Net(torch.nn.Module):
         super().__init__()
         self.linear = torch.nn.Linear(2, 1, bias=False)
         self.register_buffer("shift", torch.ones(1))
+        self.scale, self.sums = torch.ones(1, device="cuda"), [torch.ones(1), torch.zeros(1, device="cuda")]
+    sums: list[torch.Tensor]
     def forward(self, x):
-        return self.linear(x) + self.shift.to(x.device)
+        return self.linear(x) * self.scale.to(x.device) + self.shift.to(x.device) + self.sums[1].to(x.device)
 net = torch.jit.script(Net())
 torch.nn.init.constant_(net.linear.weight, 2.0)
 net.linear.cuda()
 weight = net.linear.weight
 torch.jit.save(net, "net.pt", _extra_files={"note": "7"})
 print(net.linear.weight is weight, weight.device, net.shift.device)
+for module in (net, torch.jit.load("net.pt"), torch.jit.load("net.pt", map_location="cpu")):
+    print(module.scale.device, [each.device.type for each in module.sums])
 files = {"note": ""}
 loaded = torch.jit.load("net.pt", _extra_files=files)
 print(loaded.linear.weight.device, loaded.linear.weight.requires_grad, loaded.shift.device, files)
@@ -83,11 +87,14 @@ print(loaded(torch.ones(1, 2, device="cuda")).tolist())
 
 
 def test_a_saved_module_stays_on_its_devices_and_is_loaded_onto_them(tmp_path: Path) -> None:
-    """The weights are 2 and the shift is 1, so the result of two ones is 2 + 2 + 1 = 5."""
+    """The module also has attributes with tensors that are neither parameters nor buffers. The weights are 2, the scale is 1,
+    and the shift is 1, so the result of two ones is 2 + 2 + 1 = 5."""
     (tmp_path / "saved.py").write_text(SAVED)
     command = ["replay", "--trace", "p100-no-cudnn", "--values", "compute", "--", "-W", "ignore", "saved.py"]
     assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == [
         "True cuda:0 cpu",
+        *["cuda:0 ['cpu', 'cuda']"] * 2,
+        "cpu ['cpu', 'cpu']",
         "cuda:0 True cpu {'note': b'7'}",
         *["[[5.0]]"] * 3,
     ]
@@ -184,6 +191,7 @@ class Net(torch.nn.Module):
         return x.is_cuda, place(x), str(y.device), y.device == torch.device("cuda:0"), y.device
 net = torch.jit.script(Net())
 net.save("net.pt")
+print(torch.jit.export_opnames(net))
 for module in (net, torch.jit.load("net.pt")):
     print(*module(torch.ones(1, device="cuda")), *module(torch.ones(1)))
     print("virtual_gpu" in module.code + str(module.graph))
@@ -195,7 +203,8 @@ def test_compiled_code_reads_the_device_cuda(tmp_path: Path) -> None:
     (tmp_path / "devices.py").write_text(DEVICES)
     command = ["replay", "--trace", "p100-no-cudnn", "--", "-W", "ignore", "devices.py"]
     of_gpu, of_cpu = ("True cuda cuda:0 True cuda:0", "False cpu cuda:0 True cuda:0")
-    assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == [f"{of_gpu} {of_cpu}", "False"] * 2
+    names = "['aten::cuda', 'aten::eq.device', 'aten::str', 'prim::type']"
+    assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == [names, *[f"{of_gpu} {of_cpu}", "False"] * 2]
     with zipfile.ZipFile(tmp_path / "net.pt") as saved:
         code = b"".join(saved.read(name) for name in saved.namelist() if name.endswith(".py"))
     assert b"ops.prim.is_cuda(x)" in code and b"virtual_gpu" not in code
