@@ -14,8 +14,10 @@ Note [Lazy]
 Note [Gradients of moved parameters]
     `parameter.data = ...` replaces the C++ tensor if the device changes. An older autograd graph still adds gradients to the
     replaced C++ tensor. A hook then adds these gradients to the parameter. `_IN_GRAPHS` keeps the replaced tensor for a
-    parameter that moves back. PyTorch rejects a gradient on another device. `_GRADS_ELSEWHERE` therefore stores the gradient,
-    and a hook adds new gradients to the stored gradient. FullyShardedDataParallel with CPUOffload needs both.
+    parameter that moves back. While the parameter is on the CPU, the class of the replaced tensor is `_MovedTensor`. A backward
+    pass that needs the parameter's values then raises the same error as on a GPU. PyTorch rejects a gradient on another device.
+    `_GRADS_ELSEWHERE` therefore stores the gradient, and a hook adds new gradients to the stored gradient.
+    FullyShardedDataParallel with CPUOffload needs both.
 
 Note [Attributes of scripts]
     `model.to("cuda")` changes the class of a parameter. Python does not allow this change for classes with slots. `tensor_meta`
@@ -36,6 +38,7 @@ from weakref import ReferenceType, ref
 import torch
 from torch.autograd import forward_ad
 from torch.overrides import has_torch_function_unary
+from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from replayer.errors import NotEmulated
@@ -378,6 +381,25 @@ class VirtualParameter(VirtualTensor):  # type: ignore[metaclass]
     plain_class: ClassVar[type[TorchAny]] = torch.nn.Parameter
 
 
+class _MovedTensor(torch.Tensor):
+    """Represents a tensor that an autograd graph saved on the GPU, after the script moved the tensor to the CPU."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    before: type[TorchAny]
+    now: torch.Tensor
+    device: TorchAny = property(lambda self: self.now.device)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None
+    ) -> TorchAny:
+        args, kwargs = tree_map_only(cls, lambda moved: moved.now, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def __repr__(self, *, tensor_contents: TorchAny = None) -> str:  # type: ignore[override]
+        return repr(self.now)
+
+
 def alias(source: TorchAny) -> TorchAny:
     return make_view(source.tensor_meta, source, STATE.view.cls)
 
@@ -417,6 +439,9 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
     if made._use_count() > 1:
         _IN_GRAPHS[tensor] = made
         _pass_on_gradients(made, ref(tensor))
+        if isinstance(made, VirtualTensor) and not isinstance(data, VirtualTensor):
+            made.before, made.now = type(made), tensor.detach()
+            ACTUAL_CLASS.__set__(made, _MovedTensor)
 
 
 def _known_to_graph(tensor: TorchAny, data: torch.Tensor) -> TorchAny:
@@ -424,6 +449,8 @@ def _known_to_graph(tensor: TorchAny, data: torch.Tensor) -> TorchAny:
     earlier = _IN_GRAPHS.pop(tensor, None)
     if earlier is None or earlier._use_count() == 1:
         return None
+    if isinstance(earlier, _MovedTensor):
+        ACTUAL_CLASS.__set__(earlier, earlier.before)
     if isinstance(earlier, VirtualTensor) is not isinstance(data, VirtualTensor):
         return None
     earlier.data = data

@@ -201,6 +201,48 @@ print(said(q.cuda)[:31], said(lambda: q.to("cuda"))[:31], said(lambda: q.to("cpu
 
 
 @VALUES
+def test_a_backward_pass_fails_if_a_saved_parameter_moved_to_the_cpu(values: str, tmp_path: Path) -> None:
+    """PyTorch saves the parameter itself for a product. The derivative of w x w x w is 3, if w is 1."""
+    code = """
+for back in (False, True):
+    weight = nn.Parameter(torch.ones(3, device="cuda"))
+    cube = weight**3
+    weight.data = weight.data.cpu()
+    print(cube.grad_fn._saved_self.device, cube.grad_fn._saved_self)
+    if back:
+        weight.data = weight.data.cuda()
+    print(said(lambda: cube.sum().backward()), None if weight.grad is None else weight.grad.device)
+"""
+    refused = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+    saved = "cpu tensor([1., 1., 1.])"
+    assert _run(code, values, tmp_path) == [saved, f"{refused} None", saved, "ok cuda:0"]
+
+
+@VALUES
+def test_a_kernel_of_the_script_replaces_the_cuda_kernel_of_an_op(values: str, tmp_path: Path) -> None:
+    """PyTorch's own op of zeros returns ones."""
+    code = """
+kernels = torch.library.Library("aten", "IMPL")
+kernels.impl("erfc", lambda x: x + 7, "CUDA")
+zeros = torch.zeros(2, device="cuda", requires_grad=True)
+sevens = torch.erfc(zeros)
+print(sevens.tolist(), sevens.device, torch.erfc(torch.zeros(2)).tolist(), sevens.grad_fn.name())
+"""
+    assert _run(code, values, tmp_path) == ["[7.0, 7.0] cuda:0 [1.0, 1.0] ErfcBackward0"]
+
+
+@VALUES
+def test_average_pooling_into_an_expanded_output_is_rejected(values: str, tmp_path: Path) -> None:
+    """CUDA's kernels write as many numbers as the output has elements, but the output has memory for only one number."""
+    code = """
+for dims in (2, 3):
+    pool, out = getattr(torch._C._nn, f"avg_pool{dims}d"), torch.zeros([1] * (dims + 2), device="cuda")
+    print(said(lambda: pool(torch.ones(1, 1, *[4] * dims, device="cuda"), 2, out=out.expand(1, 1, *[2] * dims))).split(":")[1])
+"""
+    assert _run(code, values, tmp_path) == [" unsupported operation"] * 2
+
+
+@VALUES
 def test_the_sync_debug_mode_reports_waits_for_a_stream(values: str, tmp_path: Path) -> None:
     code = """
 host = torch.ones(3)

@@ -25,7 +25,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from replayer.errors import require, warn_at_script
-from replayer.state import computing
+from replayer.state import STATE, computing
 from replayer.tensor.generators import is_random, require_device
 from replayer.tensor.planning.deterministic import alert_not_deterministic, filling
 from replayer.tensor.planning.mixed_dtypes import batch_norm_by_cudnn, require_dtypes
@@ -150,7 +150,9 @@ def has_kernel_of_script(func: Op, key: str) -> bool:
     GPU build. A script's Python kernels are the same on every machine."""
     kept = f"{func.namespace}/{func._name.partition('::')[2]}/{key}"
     # the namespace "prims" contains ops of PyTorch that are written in Python
-    return func.namespace != "prims" and kept in torch.library._impls
+    if func.namespace == "prims" or kept not in torch.library._impls:
+        return False
+    return not any(kept in library._op_impls for library in STATE.kept)
 
 
 def _no_kernel(func: Op, key: str, keys: Iterable[str]) -> NotImplementedError:
@@ -505,9 +507,9 @@ _RULES: dict[str, Callable[[_Operands], Mixed | None]] = {  # None stands for ON
     "native_batch_norm": _batch_norm,
 }
 # Ops that accept tensors with overlapping elements. Tested with PyTorch 2.11 on an NVIDIA H100, and with 2.14 on the simulated
-# device of tests/cuda
+# device of tests/cuda. CUDA's avg_pool2d and avg_pool3d also accept such an output, but they write beyond the output's memory.
 _MAY_OVERLAP = frozenset(
     "fill_ full zero_ _foreach_zero_ zeros ones index_fill_ index_put_ _index_put_impl_ record_stream tril tril_ triu triu_"
-    " eye avg_pool2d avg_pool3d multinomial _scaled_mm threshold_ sum amax linalg_vector_norm".split()
+    " eye multinomial _scaled_mm threshold_ sum amax linalg_vector_norm".split()
 )
 _ALWAYS = frozenset({torch.ops.aten._pack_padded_sequence.default})

@@ -30,13 +30,19 @@ PLANS_LIMIT = 50_000  # a full cache is cleared
 
 
 def _key_of_script(func: Op) -> TorchAny:
-    """Return the dispatch key of a Python kernel that a GPU would run, or None if the op's shape rule suffices."""
+    """Return the dispatch key of a script's Python kernel that a GPU would run, or None if the op's shape rule suffices.
+
+    A script's kernel for an op of PyTorch always runs, because its values may differ from PyTorch's.
+    """
     kernels = [key for key in _OF_SCRIPTS if mixed_devices.has_kernel_of_script(func, key)]
+    if not kernels:
+        return None
     name = str(func._name)
     defined = custom_ops.OPDEFS.get(name)
     has_meta_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta")
-    infers_shapes = not computing() and (has_meta_kernel if defined is None else defined._abstract_fn is not None)
-    return None if infers_shapes or not kernels else getattr(torch._C.DispatchKey, kernels[0])
+    has_shape_rule = has_meta_kernel if defined is None else defined._abstract_fn is not None
+    may_infer = func.namespace != "aten" and not computing()
+    return None if has_shape_rule and may_infer else getattr(torch._C.DispatchKey, kernels[0])
 
 
 class Route:
@@ -91,7 +97,7 @@ class PlanCache:
         has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
         if made is None and "sparse" not in func._name and has_kernel(str(func._name), "CompositeImplicitAutograd"):
             made = partial(func._op_dk, _COMPOSITE)
-        key = None if made is not None or func.namespace == "aten" else _key_of_script(func)
+        key = None if made is not None else _key_of_script(func)
         return made if key is None else partial(func._op_dk, key)
 
     def signature_of(self, key: plan_keys.Key, make: Callable[[], OpSignature]) -> OpSignature:
