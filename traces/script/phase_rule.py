@@ -52,8 +52,10 @@ LOSS_OPS = frozenset(
 # Optimizers and gradient scalers call ops with names such as `_foreach_add_`, `_fused_adam_` and `_amp_update_scale_`.
 READ_OPS = frozenset("item _local_scalar_dense is_nonzero".split())
 ASIDE_OPS = frozenset(
-    "empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"
-    " rand rand_like randn randn_like randint randint_like zero_ fill_ normal_ uniform_ random_ exponential_ bernoulli_".split()
+    "empty empty_strided empty_permuted empty_like zeros zeros_like ones ones_like full full_like scalar_tensor arange range"
+    " linspace logspace eye tril_indices triu_indices fft_fftfreq fft_rfftfreq bartlett_window blackman_window hamming_window"
+    " hann_window kaiser_window randperm rand rand_like randn randn_like randint randint_like normal zero_ fill_ normal_"
+    " uniform_ random_ exponential_ bernoulli_ cauchy_ geometric_ log_normal_".split()
 )
 
 _ASIDE_BEGINNINGS = ("_foreach_", "_fused_", "_amp_")
