@@ -150,8 +150,9 @@ def _moved(tensor: torch.Tensor, device: TorchAny) -> torch.Tensor:
 
 def _places(module: TorchAny) -> Iterator[tuple[str, torch.Tensor, Callable[[torch.Tensor], None]]]:
     """Yield each tensor of a module with a name, and with a function that replaces the tensor."""
+    types: TorchAny = torch._C.ConcreteModuleType
     for path, part in module.named_modules() if isinstance(module, torch.nn.Module) else ():
-        for name in torch._C.ConcreteModuleType.from_jit_type(part._c._type()).get_attributes():
+        for name in types.from_jit_type(part._c._type()).get_attributes():
             leaves, structure = tree_flatten(part._c.getattr(name))
             for at, leaf in enumerate(leaves):
                 if isinstance(leaf, torch.Tensor):

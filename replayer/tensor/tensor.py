@@ -440,8 +440,9 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
         _IN_GRAPHS[tensor] = made
         _pass_on_gradients(made, ref(tensor))
         if isinstance(made, VirtualTensor) and not isinstance(data, VirtualTensor):
-            made.before, made.now = type(made), tensor.detach()
-            ACTUAL_CLASS.__set__(made, _MovedTensor)
+            moved: TorchAny = made
+            moved.before, moved.now = type(made), tensor.detach()
+            ACTUAL_CLASS.__set__(moved, _MovedTensor)
 
 
 def _known_to_graph(tensor: TorchAny, data: torch.Tensor) -> TorchAny:
