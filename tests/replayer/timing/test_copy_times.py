@@ -206,3 +206,15 @@ def test_without_recorded_shapes_a_copy_of_a_different_size_takes_its_estimated_
     stage.simulator.play(stage.thread, stage.stream, signature, stage.clock.now_ns(), copy)
     (row,) = stage.log.device
     assert (row["duration_ns"], row["bytes"], row["origin"]) == (duration_us * US, size_bytes, origin)
+
+
+@pytest.mark.parametrize(("batch", "us"), [(32, 2_000), (64, 4_000), (128, 8_000)])
+def test_the_time_of_a_copy_by_a_kernel_grows_with_the_batch_size(batch: int, us: int) -> None:
+    """GIVEN a copy within the GPU that was recorded as a kernel THEN a copy with twice the batch size takes twice as long."""
+    copy = Op("aten::copy_", 30, 20, kernel=(15, 2_000), shapes=(SHAPE, SHAPE))
+    trace = make_recording([("h2d", 0, 25), ("forward", 25, 100)], [copy], steps=2)
+    trace.host.dtypes[:] = trace.strings.add("float32;float32")
+    gpu, _, log = _started(trace)
+    gpu.launches.copy(_site(batch, "d2d"), "d2d", SIZE_BYTES * batch // 32, 0, False, False)
+    (row,) = log.device
+    assert (row["kind"], row["duration_ns"] / US) == (DeviceKind.KERNEL, pytest.approx(us, rel=0.01))
