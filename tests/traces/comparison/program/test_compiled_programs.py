@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from tests.replayer.compiled.handmade_recording import Events, running
+from tests.traces.comparison.program.called_ops import names_called
 from traces.comparison.compare import compare
 from traces.comparison.program.compiled_programs import otherwise_compiled
 from traces.model.workload import InputTensor, Sameness, WorkloadSignature
@@ -18,6 +24,7 @@ from traces.model.workload import InputTensor, Sameness, WorkloadSignature
         ((("addmm", 9), ("triton_poi_fused_relu_0", 1)), Sameness.OTHER_COMPILATION, "100 % of the matrix products"),
         ((("mm", 9), ("mm", 9), ("triton_poi_fused_relu_0", 1)), Sameness.OTHER_PROGRAM, "67 % of the matrix products"),
         ((("mm", 9), ("triton_poi_fused_gelu_0", 1)), Sameness.OTHER_PROGRAM, "compiled code contains gelu"),
+        ((("mm", 9), ("triton_per_fused__fused_rms_norm_0", 1)), Sameness.OTHER_PROGRAM, "compiled code contains rms_norm"),
         ((("triton_tem_fused_mm_0", 9), ("triton_poi_fused_relu_0", 1)), Sameness.CANNOT_BE_TOLD, "only one trace is compiled"),
     ],
 )
@@ -29,6 +36,24 @@ def test_eager_and_compiled_traces_of_one_program_have_the_same_matrix_products(
     same."""
     found = compare(running(("mm", 9), ("add", 2), ("relu", 2)), running(*compiled)).verdict
     assert found.sameness is sameness and found.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.ReLU(), nn.ReLU6(), nn.GELU(), nn.SiLU(), nn.ELU(), nn.SELU(), nn.LeakyReLU(), nn.Hardtanh(), nn.Hardswish(),
+        nn.Mish(), nn.Softplus(), nn.PReLU(), nn.BatchNorm2d(4), nn.InstanceNorm2d(4), nn.LayerNorm(8), nn.GroupNorm(2, 4),
+        nn.MaxPool2d(2), nn.AvgPool2d(2), partial(torch.native_dropout, p=0.5, train=True),
+    ],
+)  # fmt: skip
+def test_a_layer_that_only_the_compiled_trace_contains_makes_a_different_program(layer: Any) -> None:
+    """GIVEN a fused kernel with the names of the ops that PyTorch calls for a layer WHEN the eager trace has no such layer THEN
+    the program is different."""
+    data = torch.ones(2, 4, 8, 8)
+    names = names_called(lambda: layer(data))
+    fused = f"triton_poi_fused_{'_'.join(names)}_0"
+    found = compare(running(("mm", 9), ("add", 2)), running(("mm", 9), (fused, 1))).verdict
+    assert found.sameness is Sameness.OTHER_PROGRAM and found.reason.startswith("compiled code contains"), names
 
 
 def test_compiled_traces_with_different_numbers_of_matrix_products_are_different_programs() -> None:
