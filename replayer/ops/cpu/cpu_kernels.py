@@ -14,7 +14,7 @@ import torch
 from torch._decomp import decomposition_table
 
 from replayer.ops.cpu import attention
-from replayer.ops.cpu.wider_dtypes import on_meta
+from replayer.ops.cpu.wider_dtypes import in_wider_dtypes, on_meta
 from replayer.ops.data_dependent import repeated
 from replayer.tensor.planning.shape_rules import require_training
 from replayer.tensor.values.cuda_only_ops import CUDA_ONLY
@@ -151,6 +151,12 @@ def _embedding_bag(op: TorchAny, weight: TorchAny, indices: torch.Tensor, offset
     return op(weight, indices, bounds, *rest)
 
 
+def _fused_adam(op: TorchAny, *lists: TorchAny, **options: TorchAny) -> TorchAny:
+    """Compute in float32 if the optimizer's states are in bfloat16, but the parameters are not. CUDA's kernel does so, too."""
+    dtypes = {tensor.dtype for tensors in lists[:5] for tensor in tensors}
+    return op(*lists, **options) if len(dtypes) < 2 else in_wider_dtypes(op, op, list(lists), options)
+
+
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _PACKETS = [getattr(aten, name + end) for name in ("div", "remainder", "fmod", "floor_divide") for end in ("", "_")]
 _DIVISIONS = [
@@ -197,6 +203,11 @@ FORMS: dict[TorchAny, TorchFunction] = {
     aten.exponential_.default: _exponential,
     **{op.default: partial(_drawn, op.default) for op in (aten.multinomial, aten._standard_gamma, aten._sample_dirichlet)},
     **{division: partial(_divide, division) for division in _DIVISIONS},
+    **{
+        adam: partial(_fused_adam, adam)
+        for packet in (aten._fused_adam_, aten._fused_adamw_)
+        for adam in (packet.default, packet.tensor_lr)
+    },
     **{bag: partial(_embedding_bag, bag) for bag in (aten._embedding_bag.default, aten._embedding_bag_forward_only.default)},
     aten.repeat_interleave.Tensor: lambda repeats, *, output_size=None: repeated(repeats, output_size),
     aten.abs.default: lambda x: x.clone() if x.dtype is torch.bool else aten.abs(x),

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from replayer.errors import NotEmulated
+from replayer.ops.cpu.cpu_kernels import FORMS
 from replayer.ops.cpu.wider_dtypes import in_wider_dtypes, may_be_wider
 
 aten = torch.ops.aten
@@ -120,3 +121,15 @@ def test_a_number_outside_the_range_of_half_precision_is_rejected() -> None:
     with pytest.raises(RuntimeError, match=r"lambda must be in range .* for input dtype Half, but found 65507") as refused:
         aten.softshrink.default(half, 65507.0)
     assert not may_be_wider(aten.softshrink.default, [half, 65507.0], {}, refused.value)
+
+
+def test_fused_adam_with_states_in_bfloat16_is_computed_in_float32() -> None:
+    """After the first step, the states are 0.1 * 2 and 0.001 * 2², rounded to bfloat16. The parameter changes by 0.5."""
+    for op in (aten._fused_adam_.default, aten._fused_adamw_.default):
+        parameter, gradient, steps = torch.ones(1), torch.full((1,), 2.0), torch.ones(1)
+        mean, square = (torch.zeros(1, dtype=torch.bfloat16) for _ in range(2))
+        options = {"lr": 0.5, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 0.0}
+        FORMS[op]([parameter], [gradient], [mean], [square], [], [steps], **options, amsgrad=False, maximize=False)
+        assert parameter.item() == pytest.approx(0.5) and parameter.dtype is torch.float32
+        assert (mean.dtype, mean.item()) == (torch.bfloat16, 0.2001953125)
+        assert (square.dtype, square.item()) == (torch.bfloat16, 0.003997802734375)
