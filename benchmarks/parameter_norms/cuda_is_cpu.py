@@ -58,9 +58,14 @@ def without_numbers(given: Any) -> Any:
     return words(given) if isinstance(given, dict) else tuple(CPU if type(one) is int else on_cpu(one) for one in given)
 
 
-def uncompiled(function: Any = None, **_options: Any) -> Any:
-    """Replace `torch.compile`, because Inductor has no gradients of FlexAttention on the CPU."""
-    return (lambda given: given) if function is None else function
+def compile_except(*uncompiled: Any) -> Any:
+    """Return a `torch.compile` that returns the functions `uncompiled` as they are."""
+    compile_it: Any = torch.compile
+
+    def compile_or_not(function: Any = None, **options: Any) -> Any:
+        return function if function in uncompiled else compile_it(function, **options)
+
+    return compile_or_not
 
 
 class Event:
@@ -112,7 +117,6 @@ def install() -> None:
     for owner in (*owners, torch.autocast, torch.amp.GradScaler):
         replace(owner, "__init__", words)
     replace(torch, "load", words)
-    torch.compile = uncompiled  # type: ignore[assignment]
     replace(device_mesh, "init_device_mesh", words)
     sharded: Any = fsdp.FSDPModule
     sharded.set_gradient_divide_factor = divide_before_sum(sharded.set_gradient_divide_factor)
@@ -136,17 +140,19 @@ def install() -> None:
     cuda.set_rng_state = lambda state, *_args: torch.set_rng_state(state)
     cuda.Event, cuda.Stream, cuda.stream = Event, torch.cpu.Stream, torch.cpu.stream
     stream: Any = torch.cpu.Stream
-    stream.synchronize = lambda _self: None
-    cuda.current_stream = cuda.default_stream = torch.cpu.current_stream
+    stream.synchronize, stream.device = lambda _self: None, CPU
+    for module, name in ((cuda, "current_stream"), (cuda, "default_stream"), (accelerator, "current_stream")):
+        setattr(module, name, lambda *_args: torch.cpu.current_stream())
     attention: Any = importlib.import_module("torch.nn.attention.flex_attention")
     attention._validate_device = lambda *_args: None  # PyTorch rejects gradients of FlexAttention on the CPU
+    # Inductor has no gradients of FlexAttention on the CPU
+    torch.compile = compile_except(attention.flex_attention, attention.create_block_mask)
     torch.backends.cuda.enable_flash_sdp(False)  # DTensor has no rule for the CPU's fused attention
     accelerator.current_device_index = lambda: 0
     accelerator.set_device_index = lambda *_args: None
     accelerator.device_index = lambda *_args: None
     torch.cuda.device_count = accelerator.device_count = lambda: COUNT
     accelerator.is_available = lambda: True
-    accelerator.current_stream = torch.cpu.current_stream
     optimizer: Any = torch.optim.Optimizer
     optimizer._accelerator_graph_capture_health_check = lambda _self: None
     accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")
