@@ -11,6 +11,7 @@ import pytest
 from replayer.cost_model import collective_costs
 from replayer.prediction import scaling
 from tests.traces.handmade import US, training
+from traces.figures.measure import launch_steps
 from traces.library.cells import NotMeasured
 from traces.model.trace import Collectives, DeviceKind, StepKind, Trace, TraceError, TraceLibraryError
 from traces.model.workload import WorkloadSignature
@@ -109,6 +110,16 @@ def test_fit_estimates_step_times_from_steady_steps() -> None:
     assert step_ns(KnownTimes(WORKLOAD, 7, trace), A100) == 100 * US
 
 
+def test_an_estimated_step_time_includes_no_evaluation_between_the_training_steps() -> None:
+    """GIVEN training steps 0, 2, 4 and 6 of 100 us WHEN the evaluation steps 1, 3 and 5 take 1 ms, and step 0 also contains an
+    evaluation THEN the step time is the median of the training steps, 100 us."""
+    trace = training(steps=7)
+    step = launch_steps(trace)
+    trace.steps.kind[1::2] = StepKind.EVALUATION
+    trace.device.duration_ns[np.isin(step, (0, 1, 3, 5))] *= 10
+    assert step_ns(KnownTimes(WORKLOAD, 7, trace), A100) == 100 * US
+
+
 def test_fit_uses_evaluation_steps_if_there_are_no_steady_training_steps() -> None:
     trace = training(steps=4)
     trace.steps.kind[:] = StepKind.WARMUP
@@ -119,9 +130,6 @@ def test_fit_uses_evaluation_steps_if_there_are_no_steady_training_steps() -> No
 def test_a_run_without_gpu_work_gives_no_estimated_step_time() -> None:
     trace = training(steps=2)
     trace.device = trace.device.take(np.zeros(len(trace.device), dtype=bool))
-    assert KnownTimes(WORKLOAD, 7, trace).step(A100) is None
-    trace = training(steps=2)
-    trace.phases = trace.phases.take(trace.phases.device_end_ns < 0)
     assert KnownTimes(WORKLOAD, 7, trace).step(A100) is None
 
 

@@ -6,8 +6,9 @@
 
 Note [A step that nobody measured]
     The time of each operation on another GPU is estimated as in `trace predict` (replayer/prediction/scaling.py). The GPU time
-    of a step is the sum over all its operations. A slow host makes the step longer. If the library has measurements of the
-    workload on other GPUs, the estimate is multiplied by the median ratio of measured to estimated time.
+    of a step is the sum over all its operations. The estimate is the median over the steps, because the first training step may
+    include an evaluation. A slow host makes the step longer. If the library has measurements of the workload on other GPUs, the
+    estimate is multiplied by the median ratio of measured to estimated time.
 
 Note [A rank's step]
     Each rank computes as much as a single GPU. The time of a collective is estimated from its size and the speed of the GPU's
@@ -25,10 +26,11 @@ from statistics import median
 import numpy as np
 
 from traces.analyses.communication import communication_kernels
+from traces.figures.measure import launch_steps
 from traces.library import catalogue
 from traces.library.cells import LibraryCell, NotMeasured
 from traces.library.limits import MeasuredLimit
-from traces.model.trace import Column, StepKind, Trace, TraceError, TraceLibraryError
+from traces.model.trace import NONE, Column, StepKind, Trace, TraceError, TraceLibraryError
 from traces.model.workload import WorkloadSignature
 from traces.names.cards import Card, find_card
 from traces.rates.estimate_errors import EstimateError, network_error, precision_of
@@ -115,14 +117,11 @@ class KnownTimes:
         durations_ns = self._durations_ns(card)
         if durations_ns is None or self._ran is None:
             return None
-        trace, steady = self._ran, self._steady
-        phases = trace.phases.take(steady[trace.phases.step] & (trace.phases.device_end_ns > 0))
-        if not len(phases):
-            return None
-        since_ns, until_ns = int(phases.device_start_ns.min()), int(phases.device_end_ns.max())
-        within = self._computes & (trace.device.start_ns >= since_ns) & (trace.device.start_ns < until_ns)
-        by_device = np.bincount(trace.device.device[within], weights=durations_ns[within])
-        return float(by_device.max(initial=0.0)) / int(steady.sum()) or None
+        trace, step = self._ran, launch_steps(self._ran)
+        counted = self._computes & (step != NONE)
+        step_ns = np.zeros((len(trace.devices), len(trace.steps)))
+        np.add.at(step_ns, (trace.device.device[counted], step[counted]), durations_ns[counted])
+        return float(np.median(step_ns[:, self._steady], axis=1).max(initial=0.0)) or None
 
     def _added_by_communication_ns(self, card: Card, times: float) -> int:
         # see Note [A rank's step]
