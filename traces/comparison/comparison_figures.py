@@ -155,7 +155,7 @@ class ComparedFigures:
     events_never_recorded: int | None  # events that the script of a replay waited for but never recorded
     memory: dict[str, MemoryComparison]  # comparison for each device label
     missing: list[MissingOp]  # ops that were called in the replay but not in the recording
-    missing_in_steps: list[MissingOp]  # excludes ops that were only called outside the compared steps
+    missing_in_steps: list[MissingOp]  # ops missing from at least half of the compared steps that call them
     changes: Changes  # kernels and ops with another number of calls or another time
     clock: str | None  # the replay's clock: "wall", or "virtual" (GPU waits took no time, so loading times are not realistic)
     speed: float | None  # 2 if a replay runs twice as fast as the recording; all times here are recorded time

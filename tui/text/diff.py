@@ -442,7 +442,7 @@ class _DiffPage:
         if len(missing) > _SHOWN_MISSING:
             rows.append([f"and {len(missing) - _SHOWN_MISSING} more", ""])
         if elsewhere:
-            rows.append([f"{counted(elsewhere, 'other op')} in steps that are not compared", ""])
+            rows.append([f"{counted(elsewhere, 'other op')} in few steps, or in steps that are not compared", ""])
         return self.table(["Not in the recording", "calls"], rows)
 
     def changes(self, lists: ChangeLists, title: str) -> list[str]:

@@ -25,9 +25,10 @@ from traces.comparison.changed_ops import (
     ops_in_name,
 )
 from traces.comparison.program.same_program import same_program
+from traces.figures.measure import launch_steps
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.model.run import MissingOp
-from traces.model.trace import Trace
+from traces.model.trace import Origin, Trace
 from traces.model.workload import Sameness
 from traces.names.equivalent_ops import canonical_op
 from traces.rates.achieved_rates import achieved
@@ -328,6 +329,19 @@ def test_ops_that_only_the_first_step_calls_are_not_reported_as_missing() -> Non
     missing = [MissingOp("aten::clone", "256", 1), MissingOp("aten::add_", "4,3,3,3;4,3,3,3", 2), MissingOp("not found", "", 1)]
     assert missing_in(trace, np.array([1]), missing) == missing[1:]
     assert missing_in(trace, np.array([0]), missing) == missing
+
+
+@pytest.mark.parametrize(("estimated", "is_missing"), [((0,), False), ((1,), False), ((1, 2), True), ((1, 2, 3), True)])
+def test_an_op_is_missing_if_half_of_the_steps_lack_its_times(estimated: tuple[int, ...], is_missing: bool) -> None:
+    """GIVEN a replay of four steps that call aten::add_, and a note with only the op's first shape, compare the last three
+    steps."""
+    trace = training(steps=4)
+    missing = [MissingOp("aten::add_", "4,3,3,3;+1 more", 1)]
+    trace.device.launch[:] = trace.host.parent[trace.device.launch]
+    trace.device.origin[:] = Origin.EXACT
+    is_add = trace.device.name == trace.strings.find("vectorized_add")
+    trace.device.origin[is_add & np.isin(launch_steps(trace), estimated)] = Origin.ROOFLINE
+    assert missing_in(trace, np.array([1, 2, 3]), missing) == missing * is_missing
 
 
 def test_inner_ops_count_as_their_outer_op_if_the_other_trace_lacks_them() -> None:
