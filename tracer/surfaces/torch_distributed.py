@@ -131,9 +131,14 @@ class _CollectiveWrappers:
         def noted(*args: Any, **kwargs: Any) -> Any:
             outer = here.call
             if outer is not None:
-                if outer.is_composed and input_of is not None:
-                    outer.add(input_of(args, kwargs))
-                return call(*args, **kwargs)
+                if not outer.is_composed or input_of is None:
+                    return call(*args, **kwargs)
+                outer.add(input_of(args, kwargs))
+                here.call = _RunningCollective(is_composed=False)  # `send` calls `isend`, whose bytes must not count again
+                try:
+                    return call(*args, **kwargs)
+                finally:
+                    here.call = outer
             group, to = group_of(args, kwargs), recorder()
             if group is None or to is None:
                 return call(*args, **kwargs)

@@ -147,7 +147,7 @@ def _timed_collectives(trace: Trace) -> Collectives:
     seen = np.flatnonzero(trace.collectives.ending == Ending.SEEN)
     if len(seen):
         return trace.collectives.take(seen[np.argsort(trace.collectives.call_ns[seen], kind="stable")])
-    kernels = np.flatnonzero(communication_kernels(trace)) if len(trace.ranks) > 1 else seen
+    kernels = np.flatnonzero(communication_kernels(trace))
     kernels = kernels[np.argsort(trace.device.start_ns[kernels], kind="stable")]
     spans, ranks = trace.device.take(kernels), device_ranks(trace)[kernels]
     table = Collectives.of(rank=ranks, name=spans.name, start_ns=spans.start_ns, duration_ns=spans.duration_ns)

@@ -110,6 +110,54 @@ def test_a_collective_is_recorded_with_the_bytes_of_its_input(notes: Notes, name
     assert notes.calls == [(name, dtype, "0", 1, "gloo", size_bytes)]
 
 
+def _parts() -> list[torch.Tensor]:
+    return [SIX.clone() for _ in range(4)]
+
+
+def _objects() -> list[Any]:
+    return [None] * 4
+
+
+OF_FOUR: dict[str, tuple[Any, int]] = {
+    "all_reduce": (lambda: dist.all_reduce(SIX.clone()), 24),
+    "broadcast": (lambda: dist.broadcast(SIX.clone(), 1), 24),
+    "reduce": (lambda: dist.reduce(SIX.clone(), 1), 24),
+    "all_gather": (lambda: dist.all_gather(_parts(), SIX), 24),
+    "all_gather_into_tensor": (lambda: _single("all_gather")(torch.empty(24), SIX), 24),
+    "gather": (lambda: dist.gather(SIX, _parts()), 24),
+    "scatter": (lambda: dist.scatter(SIX.clone(), _parts()), 96),
+    "reduce_scatter": (lambda: dist.reduce_scatter(SIX.clone(), _parts()), 96),
+    "reduce_scatter_tensor": (lambda: _single("reduce_scatter")(SIX.clone(), torch.empty(24)), 96),
+    "all_to_all": (lambda: dist.all_to_all(_parts(), [SIX[:1]] * 4), 16),
+    "all_to_all_single": (lambda: dist.all_to_all_single(torch.empty(24), SIX[:1]), 4),
+    "send": (lambda: dist.send(SIX, 1), 24),
+    "recv": (lambda: dist.recv(SIX.clone(), 1), 24),
+    "isend": (lambda: dist.isend(SIX, 1), 24),
+    "irecv": (lambda: dist.irecv(SIX.clone(), 1), 24),
+    "batch_isend_irecv": (lambda: dist.batch_isend_irecv([dist.P2POp(dist.isend, SIX, 1)] * 2), 48),
+    "barrier": (lambda: dist.barrier(), NONE),
+    # The number 1 takes 5 bytes when pickled. Its size is sent before it, and takes 8 bytes.
+    "all_gather_object": (lambda: dist.all_gather_object(_objects(), 1), 8 + 5),
+    "gather_object": (lambda: dist.gather_object(1, _objects()), 8 + 5),
+    "scatter_object_list": (lambda: dist.scatter_object_list([None], [1] * 4), 8 + 4 * (8 + 5)),  # and the largest size
+    "broadcast_object_list": (lambda: dist.broadcast_object_list([1], 0), 8 + 5),
+    "send_object_list": (lambda: dist.send_object_list([1], 1), 8 + 5),
+}
+
+
+@pytest.mark.parametrize("name", OF_FOUR)
+def test_with_four_ranks_the_input_of_a_collective_is_not_mistaken_for_its_output(notes: Notes, name: str) -> None:
+    """GIVEN a group of four ranks with PyTorch's fake backend, which sends nothing THEN the recorded bytes are those of this
+    rank's input: four tensors for a scatter, but one tensor for a gather."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    call, size_bytes = OF_FOUR[name]
+    call()
+    assert [(operation, found) for operation, _, _, _, _, found in notes.calls] == [(name, size_bytes)]
+
+
 def test_an_asynchronous_gloo_operation_is_recorded_when_it_completes(notes: Notes) -> None:
     work = dist.all_reduce(torch.ones(3, dtype=torch.int64), async_op=True)
     work.get_future().wait()
