@@ -129,7 +129,7 @@ OF_FOUR: dict[str, tuple[Any, int]] = {
     "reduce_scatter": (lambda: dist.reduce_scatter(SIX.clone(), _parts()), 96),
     "reduce_scatter_tensor": (lambda: _single("reduce_scatter")(SIX.clone(), torch.empty(24)), 96),
     "all_to_all": (lambda: dist.all_to_all(_parts(), [SIX[:1]] * 4), 16),
-    "all_to_all_single": (lambda: dist.all_to_all_single(torch.empty(24), SIX[:1]), 4),
+    "all_to_all_single": (lambda: dist.all_to_all_single(torch.empty(4, 6), torch.empty(4, 1)), 16),
     "send": (lambda: dist.send(SIX, 1), 24),
     "recv": (lambda: dist.recv(SIX.clone(), 1), 24),
     "isend": (lambda: dist.isend(SIX, 1), 24),
