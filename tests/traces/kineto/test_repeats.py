@@ -435,6 +435,25 @@ def test_repeated_kernels_of_a_recording_without_host_events_are_steps(last: str
         assert found is not None and (found.pace_ns, found.gpu_time_ns) == (1000 * US, 470 * US)
 
 
+def test_repeated_kernels_of_a_recording_without_ops_begin_with_their_launches() -> None:
+    """GIVEN four iterations of 200 us WHEN no op was recorded, and two threads launch two kernels and a copy of 50 us each THEN
+    each iteration begins with the launch of its first kernel. The last iteration is the shortest, so it does not count."""
+    profile = Profile()
+    for _ in range(4):
+        for kernel in ("gemm", "relu", "Memcpy DtoH (Device -> Pinned)"):
+            profile.launch("aten::op", [kernel], lasts_us=50)
+        profile.python(164)
+    profile.events = [event for event in profile.events if event["cat"] != "cpu_op"]
+    for event in profile.events:
+        if event["cat"] == "cuda_runtime" and event["args"]["correlation"] % 3 == 2:
+            event["tid"] = 101
+    trace = profile.read()
+    assert trace.provenance["steps_from"] == "repeats"
+    assert ((trace.steps.start_ns - trace.steps.start_ns[0]) // US).tolist() == [0, 200, 400, 600]
+    found = pace(trace)
+    assert found is not None and (found.steps, found.pace_ns, found.gpu_time_ns) == (3, 200 * US, 150 * US)
+
+
 @pytest.mark.parametrize(
     ("ranges", "outside", "trains", "source"),
     [

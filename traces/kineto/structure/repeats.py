@@ -1,7 +1,7 @@
 """Finds training steps in recordings without step marks, by searching for repeated sequences of ops.
 
     repeated_steps(host, device, strings)       # Repeats(starts_ns=[...], has_rest=False), or None
-    repeated_kernels(device, strings)           # the same for a recording without host events
+    repeated_kernels(host, device, strings)     # the same for a recording without ops
     gpu_step_marks(host, device, strings)       # GpuMarks(numbers=[5, 6], starts_ns=[...]), or None
     marked_iterations(host, device, strings)    # [starts_ns], or None
 
@@ -14,8 +14,9 @@ Note [Repeated ops]
     cases, a step must begin with new data, because a layer begins with the output of the previous layer. The kernels of an
     inference server depend on the number of requests. A sequence with a copy between CPU and GPU is therefore a step even if
     only its ops repeat. The first iteration may run different ops than later iterations, for example to process a prompt. If
-    only launches of CUDA graphs repeat, training steps are found from these launches. In a recording without any host events,
-    the work of the stream with the most kernels and copies is searched instead of ops.
+    only launches of CUDA graphs repeat, training steps are found from these launches. In a recording without ops, the work of
+    the stream with the most kernels and copies is searched instead. If the launches were recorded, a step begins with the
+    launch of its first kernel.
 
 Note [Marked iterations]
     Inference servers put a profiler range around each iteration, for example "step[DECODE bs=32]". If the main thread has at
@@ -121,7 +122,7 @@ def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Re
     return None
 
 
-def repeated_kernels(device: DeviceSpans, strings: Strings) -> Repeats | None:
+def repeated_kernels(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:
     # see Note [Repeated ops]
     work = np.flatnonzero(device.is_work)
     rows = max((work[of] for of in grouped(device.device[work], device.stream[work])), key=len, default=work)
@@ -130,7 +131,9 @@ def repeated_kernels(device: DeviceSpans, strings: Strings) -> Repeats | None:
     unit = _unit(names)
     if not unit or not any(_once(strings[name]) for name in names[:unit]):
         return None
-    return Repeats(device.start_ns[rows[::unit]].tolist(), len(rows) % unit > 0)
+    firsts, launch = rows[::unit], device.launch[rows[::unit]]
+    starts_ns = device.start_ns[firsts] if (launch == NONE).any() else host.start_ns[launch]
+    return Repeats(starts_ns.tolist(), len(rows) % unit > 0)
 
 
 class _Call(NamedTuple):

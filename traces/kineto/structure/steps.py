@@ -98,9 +98,14 @@ def _find_steps(tables: RankTables, events: list[StepEvent], strings: Strings, m
     guesses = source in ("whole", "inference") or (source == "backward" and len(ends) == 1)
     if guesses and (begins := marked_iterations(host, tables.device, strings)):
         return _steps_until(_end_without_final_waits(host, on_main, strings, begins), begins), "ranges"
-    if source == "whole" and (repeats := repeated_steps(host, tables.device, strings)) is not None:
-        return _of_repeats(repeats, _end_without_final_waits(host, on_main, strings, repeats.starts_ns)), "repeats"
-    if source == "whole":  # include the launches of all threads or, if no launch is known, all GPU work
+    if source == "whole":
+        has_ops = bool((host.kind == HostKind.OP).any())
+        repeats = repeated_steps(host, tables.device, strings)
+        repeats = repeats if repeats or has_ops else repeated_kernels(host, tables.device, strings)
+        rows = on_main if has_ops else np.arange(len(host))
+        if repeats is not None:
+            return _of_repeats(repeats, _end_without_final_waits(host, rows, strings, repeats.starts_ns)), "repeats"
+        # include the launches of all threads or, if no launch is known, all GPU work
         calls = tables.device.launch[tables.device.launch != NONE]
         spans = host.take(calls) if len(calls) else tables.device.take(tables.device.is_work)
         return _steps([0], [int(spans.start_ns.min(initial=first))], [int(spans.end_ns.max(initial=last))]), "whole"
@@ -126,7 +131,7 @@ def _of_device_alone(tables: RankTables, strings: Strings) -> tuple[Steps, str]:
     marks = gpu_step_marks(tables.host, tables.device, strings)
     if marks is not None:
         return _steps_until(last, marks.starts_ns, marks.numbers), "gpu marks"
-    repeats = repeated_kernels(tables.device, strings)
+    repeats = repeated_kernels(tables.host, tables.device, strings)
     return (_steps([0], [first], [last]), "whole") if repeats is None else (_of_repeats(repeats, last), "repeats")
 
 
