@@ -74,11 +74,12 @@ class Session:
 
     def start(self) -> None:
         self.note("trigger")
+        # This hook shortens tracebacks. The replayer's hook is installed later, and therefore gets the complete traceback.
+        self._tracebacks.install(_PREFIX)
         for start in self.shared:
             start()
         if not self.shared:
             self._call_packages(lambda child, session: child.start(session))
-        self._tracebacks.install(_PREFIX)
         self.note("started")
 
     def share(self) -> None:

@@ -140,6 +140,26 @@ def test_every_forked_rank_prints_the_error_of_the_users_sitecustomize_module(fo
     assert done.stdout.count("script") == 2 and "ZeroDivisionError" in done.stderr
 
 
+WITH_HOOK = """
+import sys
+def start(options):
+    before = sys.excepthook
+    def show(kind, error, frames):
+        before(kind, error, frames)
+        print("raised in", frames.tb_next.tb_frame.f_code.co_name)
+    sys.excepthook = show
+def fail():
+    raise ValueError("failed")
+"""
+
+
+def test_a_hook_of_the_package_gets_all_frames_of_an_error_although_the_printed_traceback_lacks_its_own(folder: Path) -> None:
+    (folder / "ours/wares/child.py").write_text(WITH_HOOK)
+    done = run(folder, "import colorsys, sys; sys.modules['_trace_wares.child'].fail()")
+    assert done.stdout == "raised in fail\n"
+    assert done.stderr.endswith("ValueError: failed\n") and "child.py" not in done.stderr
+
+
 def test_an_error_at_the_start_of_the_ranks_is_printed(folder: Path) -> None:
     (folder / "ours/wares/child.py").write_text(FAILING.format(error="TraceError").replace("start(", "share("))
     done = run(folder, "import colorsys", TRACE_RANKS="2", LOCAL_WORLD_SIZE="2")
