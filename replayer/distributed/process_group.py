@@ -388,8 +388,11 @@ class VirtualNccl(_NcclGroup):
         """Send the calls of the `with` block as one NCCL group. The work of this group is put into the returned list."""
         works: list[WorkGroup] = []
         self._start_coalescing(None)
-        yield works
-        works.append(self._end_coalescing(None))
+        try:
+            yield works
+            works.append(self._end_coalescing(None))
+        finally:
+            self.operations.coalesced = None
 
     def _start_coalescing(self, device: TorchAny) -> None:
         self.operations.coalesced, self._to_itself = [], {"send": [], "recv": []}

@@ -104,7 +104,7 @@ def test_every_operation_sends_the_values_of_small_tensors() -> None:
 
 def test_a_rank_can_send_tensors_to_itself_in_a_batch() -> None:
     """GIVEN one batch in which a rank sends two tensors to itself THEN they are received in order. A missing or too small
-    receive raises an error."""
+    receive raises an error, also after a batch with a wrong argument."""
 
     def body(rank: int) -> None:
         first, second = ints(0), ints(0)
@@ -113,6 +113,8 @@ def test_a_rank_can_send_tensors_to_itself_in_a_batch() -> None:
         (work,) = dist.batch_isend_irecv([receives[0], *sends, receives[1]])
         work.wait()
         assert (first.item(), second.item()) == (7, 8)
+        with pytest.raises(ValueError, match="P2POp"):
+            dist.batch_isend_irecv([*receives, None])  # type: ignore[list-item]
         for call, missing in ((dist.isend, "recv"), (dist.irecv, "send")):
             text = f"Trying to {call.__name__[1:]} to self without a matching {missing}"
             with pytest.raises(dist.DistBackendError, match=text):
