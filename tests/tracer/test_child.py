@@ -56,6 +56,41 @@ for x, y in torch.utils.data.DataLoader(data, batch_size=4):
     optimizer.step()
     loss.item()
 """
+# the script's tensors note every call of PyTorch; calls of the recorder would be noted, too
+NOTED = """
+import json, sys
+import torch
+from tracer import child
+
+child.start(json.loads(sys.argv[1]))
+calls = []
+
+class Noted(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        calls.append(function)
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **kwargs or {})
+
+tensor = torch.ones(2, 2).as_subclass(Noted)
+tensor.to("cpu")
+tensor.tolist()
+tensor.nonzero()
+tensor.copy_(other=torch.zeros(2, 2))
+torch.equal(input=tensor, other=tensor)
+tensor[0]
+next(iter(torch.utils.data.DataLoader([0], collate_fn=lambda batch: tensor)))
+methods = [getattr(torch.Tensor, name) for name in ("to", "tolist", "nonzero", "copy_", "__getitem__")]
+assert calls == [*methods[:4], torch.equal, methods[4]], calls
+
+class Text(torch.Tensor):  # its methods return objects that the recorder cannot record
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        return function.__name__
+
+text = torch.ones(2).as_subclass(Text)
+assert (text.item(), text.tolist(), text.nonzero(), torch.unique(text)) == ("item", "tolist", "nonzero", "unique")
+"""
 
 
 Run = Callable[..., int]
@@ -91,6 +126,11 @@ def by_phase(run: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace,
 @pytest.fixture(scope="module")
 def by_kernel(run: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, list[Path]]:
     return recorded(run, tmp_path_factory.mktemp("kernel"), grain="kernel")
+
+
+def test_a_tensor_class_of_the_script_sees_no_calls_of_the_recorder(run: Run, tmp_path: Path) -> None:
+    session = {"out": str(tmp_path / "run.msgpack"), "config": {"grain": "phase"}}
+    assert run(NOTED, json.dumps(session)) == 0
 
 
 def test_every_step_is_recorded_with_its_batch_and_loss_and_phases(by_phase: tuple[Trace, list[Path]]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tracer.recorder import Recorder
 from tracer.state import OPTIMIZERS, recorder
+from tracer.surfaces.torch_tensor import overridable
 from traces.script.patching import patch, patch_everywhere, stands_for
 from traces.script.script_hooks import SINCE_BACKWARD, ScriptHooks
 
@@ -36,7 +37,8 @@ def install(torch: ModuleType) -> None:
             hooks.report_forward_pass(to)
         to.loss_called()
 
-    for owner, names in ((torch.nn.functional, _LOSSES), (torch, "log_softmax"), (torch.Tensor, "log_softmax")):
+    patch(torch, log_softmax=overridable(_before(torch.log_softmax, loss_called)))
+    for owner, names in ((torch.nn.functional, _LOSSES), (torch.Tensor, "log_softmax")):
         patch(owner, **{name: _before(getattr(owner, name), loss_called) for name in names.split()})
     aside_called = methodcaller("aside_called")
     for name in _CLIPPING.split():

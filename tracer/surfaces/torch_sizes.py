@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tracer.state import recorder
-from tracer.surfaces.torch_tensor import counting
+from tracer.surfaces.torch_tensor import attribute, counting, overridable
 from traces.model.layouts import Shape
 from traces.model.trace import NONE
 from traces.script.patching import patch, temporarily_set
@@ -60,7 +60,7 @@ def install(torch_module: ModuleType) -> None:
         "bincount": _bincount,
     }
     for name, see in (seen | {"where": _where}).items():
-        patch(torch, **{name: _noting(getattr(torch, name), see, counts)})
+        patch(torch, **{name: overridable(_noting(getattr(torch, name), see, counts))})
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
         for name, see in (seen | {"__getitem__": _getitem}).items():
             if cls is torch.Tensor or name in vars(cls):
@@ -92,14 +92,17 @@ def _noting(call: Callable[..., Any], see: Seen, counts: Callable[[Any], bool]) 
     def noted(*args: Any, **kwargs: Any) -> Any:
         name = "condition" if "condition" in kwargs else "input"  # name of the function's first parameter
         first, *others = args or (kwargs.get(name),)
-        if _WITHIN.another or not hasattr(first, "is_cuda") or not counts(first):
+        if _WITHIN.another or not isinstance(first, torch.Tensor) or not counts(first):
             return call(*args, **kwargs)
         with temporarily_set(_WITHIN, another=True):
             result = call(*args, **kwargs)
-        if (to := recorder()) is not None:
+        parts = result if isinstance(result, tuple) else (result,)
+        if (to := recorder()) is not None and all(isinstance(part, torch.Tensor) for part in parts):
             named = kwargs if args else {key: value for key, value in kwargs.items() if key != name}
-            for found in see(result, first, *others, **named):
-                to.add_result_size(*found)
+            with torch._C.DisableTorchFunction():  # see Note [Attributes of tensors] in torch_tensor.py
+                found = list(see(result, first, *others, **named))
+            for one in found:
+                to.add_result_size(*one)
         return result
 
     return noted
@@ -122,7 +125,7 @@ def _masks(index: Any) -> list[Any]:
 
 
 def _is_mask(part: Any) -> bool:
-    return hasattr(part, "is_cuda") and part.dtype in (torch.bool, torch.uint8)
+    return isinstance(part, torch.Tensor) and attribute(part, "dtype") in (torch.bool, torch.uint8)
 
 
 def _nonzero(result: Any, searched: Any, **kwargs: Any) -> Iterator[Found]:

@@ -2,6 +2,10 @@
 
     loss.item()                     # recorded, so a replay returns the same number
     batch = batch.cuda()            # phase "h2d"
+
+Note [Attributes of tensors]
+    If the script defines a subclass of Tensor or a TorchFunctionMode, even `tensor.is_cuda` calls the script's
+    `__torch_function__`. The recorder therefore switches `__torch_function__` off when it reads attributes of tensors.
 """
 
 from __future__ import annotations
@@ -13,12 +17,14 @@ from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from torch import device
+from torch._C import DisableTorchFunction
 from torch.nn.parameter import is_lazy
+from torch.overrides import handle_torch_function, has_torch_function, has_torch_function_unary
 from torch.utils._pytree import tree_leaves
 
 from tracer.state import recorder, started
 from traces.model.trace import READ_LIMIT
-from traces.script.patching import Keywords, PhaseScope, Positional, around, patch, patch_around, stands_for
+from traces.script.patching import Keywords, PhaseScope, Positional, around, patch, stands_for
 from traces.script.script_hooks import SCALAR_READS
 
 Call = Callable[..., Any]
@@ -29,6 +35,29 @@ class _Depth(threading.local):
 
 
 DEPTH = _Depth()  # each thread has a separate value
+
+
+def attribute(tensor: Any, name: str) -> Any:
+    """Return an attribute of a tensor. Return None for an object that has no such attribute."""
+    # see Note [Attributes of tensors]
+    if has_torch_function_unary(tensor):
+        with DisableTorchFunction():
+            return getattr(tensor, name, None)
+    return getattr(tensor, name, None)
+
+
+def overridable(wrapped: Call) -> Call:
+    """Wrap a function of the module `torch`. A `__torch_function__` of the script then gets the function that the script finds
+    under this name, for example `torch.where`, and not PyTorch's original function."""
+
+    @stands_for(wrapped)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        if has_torch_function(given):
+            return handle_torch_function(called, given, *args, **kwargs)
+        return wrapped(*args, **kwargs)
+
+    return called
 
 
 class WithoutReads:
@@ -51,10 +80,10 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
     is_compiling = torch._guards.TracingContext.try_get  # not a read by the script: a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        if DEPTH.quiet or not (tensor.is_cuda or without_gpu()) or is_compiling():
+        if DEPTH.quiet or not ((is_on_gpu := attribute(tensor, "is_cuda")) or without_gpu()) or is_compiling():
             return False
         to = started()
-        return to is not None and (tensor.is_cuda or to.phase != "optimizer")
+        return to is not None and (is_on_gpu or to.phase != "optimizer")
 
     return counts
 
@@ -73,7 +102,8 @@ def install(torch: ModuleType) -> None:
         # Python cannot change the C base class that defines methods such as `item`, so replace them in torch.Tensor.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: wrap(own[name]) for name, wrap in wrappers.items() if name in own})
-    patch_around(torch, equal=calls.comparison, allclose=calls.comparison)
+    for name in ("equal", "allclose"):
+        patch(torch, **{name: overridable(around(getattr(torch, name), calls.comparison))})
 
 
 class _ReadsAndMoves:
@@ -85,18 +115,18 @@ class _ReadsAndMoves:
         reads, depth = self._reads, DEPTH
 
         @stands_for(call)
-        def read(tensor: Any, *args: Any) -> Any:
+        def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             to = recorder() if reads(tensor) else None
             if to is None:
-                return call(tensor, *args)
+                return call(tensor, *args, **kwargs)
             to.read_called()
             depth.quiet += 1
             try:
-                value = call(tensor, *args)
+                value = call(tensor, *args, **kwargs)
             finally:
                 depth.quiet -= 1
-            if not isinstance(value, complex):
-                to.read("aten::_local_scalar_dense", _name_of(tensor.dtype), [float(value)])
+            if isinstance(value, int | float):  # a complex number, or what the script's tensor class returns, is not recorded
+                to.read("aten::_local_scalar_dense", _name_of(attribute(tensor, "dtype")), [float(value)])
             return value
 
         return read
@@ -115,9 +145,9 @@ class _ReadsAndMoves:
         @stands_for(call)
         def move(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             target = args[0].type if args and type(args[0]) is device else _device_type(args, kwargs)
-            if target == "cpu" and tensor.is_cuda:
+            if target == "cpu" and attribute(tensor, "is_cuda"):
                 return self.copy_read(call, tensor, *args, **kwargs)
-            return (in_phase if target == "cuda" and not tensor.is_cuda else call)(tensor, *args, **kwargs)
+            return (in_phase if target == "cuda" and not attribute(tensor, "is_cuda") else call)(tensor, *args, **kwargs)
 
         return move
 
@@ -126,17 +156,19 @@ class _ReadsAndMoves:
 
         @stands_for(call)
         def upload(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            return call(tensor, *args, **kwargs) if tensor.is_cuda else in_phase(tensor, *args, **kwargs)
+            return call(tensor, *args, **kwargs) if attribute(tensor, "is_cuda") else in_phase(tensor, *args, **kwargs)
 
         return upload
 
-    def copy_into(self, copy: Call, tensor: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
-        if not hasattr(source, "is_cuda") or tensor.is_cuda is source.is_cuda:
-            return copy(tensor, source, *args, **kwargs)
-        if tensor.is_cuda:
+    def copy_into(self, copy: Call, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        source = args[0] if args else kwargs.get("other")
+        to_gpu, from_gpu = attribute(tensor, "is_cuda"), attribute(source, "is_cuda")
+        if from_gpu is None or to_gpu is from_gpu:
+            return copy(tensor, *args, **kwargs)
+        if to_gpu:
             with self._scope:
-                return copy(tensor, source, *args, **kwargs)
-        copy(tensor, source, *args, **kwargs)
+                return copy(tensor, *args, **kwargs)
+        copy(tensor, *args, **kwargs)
         if self._reads(source):
             _note(source, tensor)
         return tensor
@@ -146,15 +178,17 @@ class _ReadsAndMoves:
             return show(tensor, **kwargs)
         with WithoutReads():
             text = show(tensor, **kwargs)
-            host = tensor.detach().cpu() if tensor.is_cuda and tensor.numel() <= READ_LIMIT else tensor
+            with DisableTorchFunction():
+                host = tensor.detach().cpu() if tensor.is_cuda and tensor.numel() <= READ_LIMIT else tensor
         _note(tensor, host)
         return text
 
-    def comparison(self, compare: Call, one: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
+    def comparison(self, compare: Call, *args: Any, **kwargs: Any) -> Any:
+        one = args[0] if args else kwargs.get("input")
         if not self._reads(one):
-            return compare(one, other, *args, **kwargs)
+            return compare(*args, **kwargs)
         with WithoutReads():
-            answer = compare(one, other, *args, **kwargs)
+            answer = compare(*args, **kwargs)
         if (to := recorder()) is not None:
             to.read(f"aten::{compare.__name__}", "bool", [float(answer)])
         return answer
@@ -166,13 +200,14 @@ def _name_of(dtype: Any) -> str:
 
 
 def _note(tensor: Any, host: Any) -> None:
-    if is_lazy(tensor) or tensor.numel() > READ_LIMIT or tensor.is_complex() or not tensor.numel():
-        return
-    with WithoutReads():
-        nested = host.tolist() if hasattr(host, "tolist") else host
-    if (to := recorder()) is not None:
+    with WithoutReads(), DisableTorchFunction():  # see Note [Attributes of tensors]
+        if is_lazy(tensor) or tensor.numel() > READ_LIMIT or tensor.is_complex() or not tensor.numel():
+            return
+        nested, dtype = host.tolist() if hasattr(host, "tolist") else host, _name_of(tensor.dtype)
+    values = tree_leaves(nested)
+    if (to := recorder()) is not None and all(isinstance(value, int | float) for value in values):
         to.read_called()
-        to.read("aten::copy_", _name_of(tensor.dtype), [float(value) for value in tree_leaves(nested)])
+        to.read("aten::copy_", dtype, [float(value) for value in values])
 
 
 def _device_type(args: Positional, kwargs: Keywords) -> str | None:
@@ -181,6 +216,6 @@ def _device_type(args: Positional, kwargs: Keywords) -> str | None:
         return wanted.partition(":")[0]
     if isinstance(wanted, int):
         return "cuda"
-    if wanted is not None and hasattr(wanted, "is_cuda"):  # the argument `wanted` is a tensor
-        return "cuda" if wanted.is_cuda else "cpu"
+    if (is_on_gpu := attribute(wanted, "is_cuda")) is not None:  # the argument `wanted` is a tensor
+        return "cuda" if is_on_gpu else "cpu"
     return getattr(wanted, "type", None)

@@ -18,7 +18,7 @@ from tracer.surfaces.torch_tensor import DEPTH, WithoutReads
 from traces.model.run import LoaderSettings
 from traces.model.trace import NONE, BatchKind
 from traces.script.patching import around, patch, patch_around, stands_for
-from traces.script.script_hooks import ScriptHooks, length_of, tensors_in
+from traces.script.script_hooks import ScriptHooks, bytes_in, length_of
 
 
 def install(torch_module: ModuleType) -> None:
@@ -99,10 +99,10 @@ def _whole(count: Any) -> int | None:
 
 def _size_of(batch: Any) -> int:
     size = 0
-    for part in batch if type(batch) in (list, tuple) else [batch]:
-        # batches rarely contain other objects than dense tensors
-        if type(part) is not torch.Tensor or part.layout is not torch.strided:
-            sizes = [int(tensor.nbytes) for tensor in tensors_in(torch, batch)]
-            return sum(sizes) if sizes else NONE
-        size += part.nbytes
+    with torch._C.DisableTorchFunction():  # see Note [Attributes of tensors] in torch_tensor.py
+        for part in batch if type(batch) in (list, tuple) else [batch]:
+            # batches rarely contain other objects than dense tensors
+            if type(part) is not torch.Tensor or part.layout is not torch.strided:
+                return NONE if (size_bytes := bytes_in(torch, batch)) is None else size_bytes
+            size += part.nbytes
     return size

@@ -46,6 +46,8 @@ class Patches:
         before = _own_attribute(owner, name)
         self._undo.append(lambda: _restore(owner, name, before))
         setattr(owner, name, value)
+        if isinstance(value, FunctionType) and not isinstance(before, FunctionType):
+            _name_after(owner, name, value)
         if inspect.ismodule(owner) and callable(before) and callable(value):
             self._replaced.append((before, value, _is_of_torch(owner)))
 
@@ -73,6 +75,16 @@ class Patches:
                 originals[id(value)] = originals.get(id(before), before)  # `value` is one of our functions, not one of torch's
         for module, name, original in _importers(originals):
             setattr(module, name, original)
+
+
+def _name_after(owner: Any, name: str, value: FunctionType) -> None:
+    # `pickle` looks a function up under its name. Functions of C, such as `torch.where`, have names of other places.
+    found: Any = sys.modules.get(value.__module__)
+    for part in value.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is not value and hasattr(owner, "__name__"):
+        value.__module__ = owner.__name__ if inspect.ismodule(owner) else owner.__module__
+        value.__qualname__ = name if inspect.ismodule(owner) else f"{owner.__qualname__}.{name}"
 
 
 def _is_of_torch(module: ModuleType) -> bool:

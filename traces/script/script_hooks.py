@@ -166,8 +166,7 @@ class ScriptHooks:
             finally:
                 loading.discard(thread)
             if listener.workload.is_open:
-                sizes = [int(tensor.nbytes) for tensor in tensors_in(self._torch, batch)]
-                listener.workload.batch_loaded(sum(sizes) if sizes else None)
+                listener.workload.batch_loaded(bytes_in(self._torch, batch))
             return batch
 
         return next_batch
@@ -352,9 +351,10 @@ class ScriptHooks:
 
     def _described(self, arguments: object) -> Iterator[tuple[Shape, str]]:
         for tensor in tensors_in(self._torch, arguments):
-            shape = tuple(tensor.shape)
+            with self._torch._C.DisableTorchFunction():
+                shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
             if all(type(size) is int for size in shape):
-                yield shape, str(tensor.dtype).removeprefix("torch.")
+                yield shape, dtype
 
 
 def _subclasses(cls: Any) -> Iterator[type]:
@@ -371,10 +371,19 @@ def length_of(collection: Any) -> int | None:
         return None
 
 
+def bytes_in(torch: Any, batch: Any) -> int | None:
+    """Return the size of the tensors in a batch, or None if the batch contains no tensors."""
+    tensors = list(tensors_in(torch, batch))
+    with torch._C.DisableTorchFunction():
+        return sum(int(tensor.nbytes) for tensor in tensors) if tensors else None
+
+
 def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:
     """Yield the tensors in a batch. Sparse tensors and nested tensors are skipped."""
     if isinstance(batch, torch.Tensor):
-        if batch.layout is torch.strided and not batch.is_nested:
+        with torch._C.DisableTorchFunction():  # a `__torch_function__` of the script must not see these calls
+            is_dense = batch.layout is torch.strided and not batch.is_nested
+        if is_dense:
             yield batch
     elif type(batch) not in _WITHOUT_TENSORS:
         for item in _items_of(torch, batch):

@@ -85,8 +85,8 @@ class Script:
         self.recorder = Recorder()
         monkeypatch.setitem(vars(state._STATE), "recorder", self.recorder)
 
-        def equal(one: Any, other: Any) -> bool:
-            return bool(one.item() == other.item())
+        def equal(input: Any, other: Any) -> bool:
+            return bool(input.item() == other.item())
 
         torch: Any = SimpleNamespace(
             Tensor=ScriptTensor,
@@ -244,4 +244,9 @@ def test_calling_cuda_copies_the_tensor_unless_it_is_on_the_gpu(on_gpu: Script) 
 def test_torch_equal_of_gpu_tensors_counts_as_one_read_of_a_boolean(on_gpu: Script) -> None:
     assert on_gpu.torch.equal(on_gpu.tensor([1.0]), on_gpu.tensor([1.0])) is True
     on_gpu.torch.equal(on_gpu.tensor([1.0], "cpu"), on_gpu.tensor([1.0], "cpu"))
+    assert on_gpu.recorder.reads == [("aten::equal", "bool", [1.0])]
+
+
+def test_torch_equal_accepts_its_arguments_by_name(on_gpu: Script) -> None:
+    assert on_gpu.torch.equal(other=on_gpu.tensor([1.0]), input=on_gpu.tensor([1.0])) is True
     assert on_gpu.recorder.reads == [("aten::equal", "bool", [1.0])]

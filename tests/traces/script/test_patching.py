@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -137,6 +139,18 @@ class Heard:
 
     def leave_phase(self, name: str, error: BaseException | None = None) -> None:
         self.events.append(f"-{name}")
+
+
+def test_a_wrapper_of_a_function_in_c_can_be_pickled() -> None:
+    """`pickle` stores the names under which it finds a function. Another process may then have the original function."""
+    patches = Patches()
+    patches.set(math, "hypot", around(math.hypot, lambda call, *args: call(*args)))
+    try:
+        assert pickle.loads(pickle.dumps(math.hypot)) is math.hypot
+        stored = pickle.dumps(math.hypot)
+    finally:
+        patches.undo()
+    assert pickle.loads(stored) is math.hypot and not isinstance(math.hypot, FunctionType)
 
 
 def test_a_phase_that_contains_itself_is_reported_once() -> None:

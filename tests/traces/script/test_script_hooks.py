@@ -240,6 +240,7 @@ def test_each_module_call_is_reported_with_its_number_and_the_launch_count(is_op
     # `task` is the number of the running backward pass. Modules that are called in a backward pass do not belong to the
     # workload.
     c = SimpleNamespace(_current_graph_task_id=lambda: task, _get_tracing_state=lambda: None, _set_tracing_state=None)
+    c.DisableTorchFunction = torch._C.DisableTorchFunction
     fake = SimpleNamespace(Tensor=torch.Tensor, strided=torch.strided, _C=c)
     fake.is_grad_enabled, fake.is_autocast_enabled, fake.autocast = (lambda: True), (lambda: False), torch.autocast
 
