@@ -42,7 +42,7 @@ from traces.comparison.program.verdict import Evidence, Verdict
 from traces.comparison.thresholds import DEFAULT_TOLERANCE
 from traces.compiled.compilations import compilations
 from traces.compiled.region_figures import CompiledFigures, compiled_figures
-from traces.figures import measure, pace
+from traces.figures import bottleneck, measure, pace
 from traces.figures.bottleneck import bottleneck_of, slowdown_of
 from traces.figures.phase_medians import PhaseMedians, phase_medians, phase_waits_ns
 from traces.figures.problems import serious_problems, why_work_is_hidden
@@ -99,7 +99,10 @@ def compare(
     lacks_work = any(hidden) or "phase" in (recorded.grain, other.grain)
     gpu_busy = NOTHING if lacks_work else _busy_spread(worked, ours, theirs)
     figures = {"steps": steps} if whole else {"compute_side": compute_side}
-    judged, known, is_within = _judged({**figures, "gpu_busy": gpu_busy}, tolerance, verdict, hidden)
+    repeats = any(of is None or of.period > 1 for of in paces)  # the means over a period include all kinds of steps
+    rarer_steps = _rarer_steps(recorded, other) if whole and not repeats else None
+    figures |= {"gpu_busy": gpu_busy} | ({} if rarer_steps is None else {"rarer_steps": rarer_steps})
+    judged, known, is_within = _judged(figures, tolerance, verdict, hidden)
     analyses = analyses or Both(analyse(recorded), analyse(other))
     compiled = _compiled(recorded, ours, other, theirs)
     runs = {name: side.run_of(side.ranks[0]) for name, side in (("A", recorded), ("B", other))}
@@ -127,6 +130,7 @@ def compare(
         device_pace=spread_of(pace.device_series),
         compute_side=compute_side,
         gpu_busy=gpu_busy,
+        rarer_steps=rarer_steps,
         phases=_phases(worked, Both(timed, timed_other), Both(ours, theirs), times if steps.has_means else None),
         host_phases_comparable=recorded.phase_timing is other.phase_timing,
         streams=_streams(recorded, ours, other, theirs),
@@ -173,6 +177,19 @@ def _passes(*sides: tuple[Trace, Column]) -> Both[int] | None:
     if any(len(of) != 1 or not of[0] for of in counts) or counts[0] == counts[1]:
         return None
     return Both(*(int(of[0]) for of in counts))
+
+
+def _rarer_steps(recorded: Trace, other: Trace) -> Spread | None:
+    """Compare the steps that run other kernels than most steps, such as the prefill steps of an inference server. If there are
+    several kinds, compare the kind with the most time."""
+    # see Note [Steps with different kernels] in traces/figures/bottleneck.py
+    ours, theirs = bottleneck.kinds_of_steps(recorded), bottleneck.kinds_of_steps(other)
+    shared = [kind for kind in list(ours)[1:] if min(len(ours[kind]), len(theirs.get(kind, ()))) > 1]
+    if not shared or next(iter(ours)) != next(iter(theirs)):
+        return None
+    a, b = (pace.pace_series(pace.step_times(of), measure.steady_steps(of)) or _NO_STEPS for of in (recorded, other))
+    most = max(shared, key=lambda kind: int(a.interval_ns[ours[kind]].sum()))
+    return spread(ours[most], a.interval_ns, theirs[most], b.interval_ns, ours[most])
 
 
 def _batch_sizes(recorded: Trace, other: Trace) -> Both[int] | None:

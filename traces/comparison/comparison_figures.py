@@ -165,6 +165,8 @@ class ComparedFigures:
     # False for another program or another time; None if undecided: much GPU work is missing, or the difference may be noise
     within_tolerance: bool | None
     analyses: Both[Analyses]
+    # the time of steps that run other kernels than most steps, such as the prefill steps of an inference server
+    rarer_steps: Spread | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     # number of replayed steps with recorded GPU times to compare, if some replayed steps have no recorded GPU times
     gpu_time_steps: int | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)
@@ -226,7 +228,8 @@ class Comparison(ComparedFigures):
 
     @property
     def figures(self) -> dict[str, Spread]:
-        return {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
+        found = {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
+        return found if self.rarer_steps is None else {**found, "rarer_steps": self.rarer_steps}
 
     @property
     def samples_per_s(self) -> Both[float] | None:

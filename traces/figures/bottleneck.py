@@ -27,7 +27,8 @@ Note [Slower kernels]
 Note [Steps with different kernels]
     An inference server runs other kernels when it reads a prompt (prefill) than when it generates a token (decode). The mean of
     such steps describes neither of them. Steps are of one kind if they run kernels with the same names. If the median times of
-    two kinds differ by at least MUCH_SPREAD, `trace info` shows the time of each kind.
+    two kinds differ by at least MUCH_SPREAD, `trace info` shows the time of each kind. `trace diff` compares the most frequent
+    kind, and the kind that takes most of the other time.
 """
 
 from __future__ import annotations
@@ -289,20 +290,30 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 
 def steps_by_kernels(trace: Trace) -> list[StepsOfKernels] | None:
+    series, numbers = pace_series(step_times(trace), measure.steady_steps(trace)), trace.steps.number
+    if series is None or len(kinds := kinds_of_steps(trace)) < 2:
+        return None
+    found = [StepsOfKernels(len(of), int(numbers[of[0]]), median(series.interval_ns[of]) or 0) for of in kinds.values()]
+    shortest, longest = (of(kind.median_ns for kind in found) for of in (min, max))
+    return found if longest >= (1 + thresholds.MUCH_SPREAD) * shortest else None
+
+
+@cached_result
+def kinds_of_steps(trace: Trace) -> dict[tuple[str, ...], Column]:
+    """Return the steps that run the same kernels, by the names of these kernels. The largest group is the first. If all steps
+    take about the same time, return no groups."""
     # see Note [Steps with different kernels]
     series = pace_series(step_times(trace), measure.steady_steps(trace))
     lasted_ns = np.zeros(0, np.int64) if series is None else series.interval_ns[series.rows]
     if series is None or lasted_ns.max(initial=0) < (1 + thresholds.MUCH_SPREAD) * lasted_ns.min(initial=0):
-        return None
+        return {}
     work, of_work, count = measure.work_rows(trace), measure.launch_steps(trace), len(trace.strings)
     work = work[(trace.device.kind[work] == DeviceKind.KERNEL) & np.isin(of_work[work], series.rows)]
     step, names = np.divmod(np.unique(of_work[work] * count + trace.device.name[work]), count)
-    names_of = {of: names[own].tobytes() for of, own in by_value(step).items()}
-    alike = lists_by_key((names_of.get(row, b""), row) for row in series.rows.tolist())
-    numbers = trace.steps.number
-    found = [StepsOfKernels(len(of), int(numbers[of[0]]), median(series.interval_ns[of]) or 0) for of in alike.values()]
-    shortest, longest = (of(kind.median_ns for kind in found) for of in (min, max))
-    return sorted(found, key=lambda of: -of.steps) if longest >= (1 + thresholds.MUCH_SPREAD) * shortest else None
+    names_of = {of: tuple(names[own].tolist()) for of, own in by_value(step).items()}
+    alike = lists_by_key((names_of.get(row, ()), row) for row in series.rows.tolist())
+    found = {tuple(sorted(trace.strings[name] for name in kind)): np.array(rows) for kind, rows in alike.items()}
+    return dict(sorted(found.items(), key=lambda of: -len(of[1])))
 
 
 def _change_of_level(values: Column) -> int:

@@ -53,7 +53,12 @@ _CHANGE_TITLES = {
     "added": "only in {1}",
     "gone": "only in {0}",
 }
-_JUDGED = {"steps": "step time", "compute_side": "step time (excluding data loading)", "gpu_busy": "GPU time"}
+_JUDGED = {
+    "steps": "step time",
+    "compute_side": "step time (excluding data loading)",
+    "gpu_busy": "GPU time",
+    "rarer_steps": "time of steps with other kernels",
+}
 _SIDES = ("recorded", "replayed")
 _WHOLE = "Whole traces (one trace has no training steps)"
 COVERAGE = {
@@ -322,6 +327,8 @@ class _DiffPage:
             figures[1] = of.gpu_busy, f"GPU time ({', '.join(words)})"
         if of.waits_for_data:
             figures.insert(1, (of.compute_side, "without data loading"))
+        if of.rarer_steps is not None:
+            figures.append((of.rarer_steps, "steps with other kernels"))
         return [(one, [one.label(words), *time_cells(one.recorded_ns, one.replayed_ns)]) for one, words in figures]
 
     def peaks(self) -> list[list[str]]:

@@ -94,7 +94,7 @@ _ROOM_ON_THE_SCREEN = {
     "traces/drawing/timeline_html.py": {"_MOST_BARS"},
     "tui/text/analyses.py": {"_MOST_OPS"},
     "tui/text/compiled.py": {"_LONGEST_NAME", "_NAMES_SHOWN"},
-    "tui/text/info.py": {"_MOST_STEPS"},
+    "tui/text/info.py": {"_MOST_KINDS", "_MOST_STEPS"},
     "tui/text/predict.py": {"_BAR"},
     "tui/view/actions/movement.py": {"_PAN"},
     "tui/view/app.py": {"_FOLLOWED_STEPS", "HIGH_ENOUGH", "WIDE_ENOUGH"},

@@ -490,24 +490,47 @@ def test_kernels_whose_times_only_vary_are_not_reported_as_slower() -> None:
     assert slowdown_of(of_phases) is None
 
 
+def _with_long_steps(long: list[int], long_ms: float) -> Trace:
+    ends = np.cumsum([long_ms if place in (long or [0, 4]) else 2 for place in range(9)]).tolist()
+    starts = [0, *ends[:-1]]
+    trace = a_trace([*zip(starts, ends, strict=True)], [Work(at + 0.1, at + 0.2, at + 0.3) for at in starts])
+    trace.device.name[long] = trace.strings.add("prefill")
+    return trace
+
+
 @pytest.mark.parametrize(
     ("long", "long_ms", "text"),
     [
-        ([0, 3], 10, "3 steps take 2.0 ms, and 2 steps with other kernels, such as step 0, take 10.0 ms (medians)"),
-        ([3], 10, "4 steps take 2.0 ms, and 1 step with other kernels (step 3) takes 10.0 ms (medians)"),
-        ([0, 3], 2.2, ""),
+        ([0, 4], 10, "7 steps take 2.0 ms, and 2 steps with other kernels, such as step 0, take 10.0 ms (medians)"),
+        ([4], 10, "8 steps take 2.0 ms, and 1 step with other kernels (step 4) takes 10.0 ms (medians)"),
+        ([0, 4], 2.2, ""),
         ([], 10, ""),
     ],
 )
 def test_steps_with_different_kernels_are_listed_separately(long: list[int], long_ms: float, text: str) -> None:
-    """GIVEN five steps of 2 ms, in which the GPU works for 0.1 ms WHEN some of them run another kernel and take longer by at
+    """GIVEN nine steps of 2 ms, in which the GPU works for 0.1 ms WHEN some of them run another kernel and take longer by at
     least 15 % THEN `trace info` shows the time of both kinds of steps. Without the other kernel, there is only one kind."""
-    ends = np.cumsum([long_ms if place in (long or [0, 3]) else 2 for place in range(5)]).tolist()
-    starts = [0, *ends[:-1]]
-    trace = a_trace([*zip(starts, ends, strict=True)], [Work(at + 0.1, at + 0.2, at + 0.3) for at in starts])
-    trace.device.name[long] = trace.strings.add("prefill")
+    trace = _with_long_steps(long, long_ms)
     kinds = steps_by_kernels(trace)
     assert (kinds is None) is (not text)
     assert [note for note in note_sentences(summarize(trace)) if "other kernels" in note] == [text] * bool(text)
     if len(long) > 1 and text:
-        assert kinds == [StepsOfKernels(3, 1, 2 * MS), StepsOfKernels(2, 0, 10 * MS)]
+        assert kinds == [StepsOfKernels(7, 1, 2 * MS), StepsOfKernels(2, 0, 10 * MS)]
+
+
+@pytest.mark.parametrize(
+    ("long", "long_ms", "judged", "error"),
+    [
+        ([0, 4], 12, "rarer_steps", 0.2),
+        ([0, 4], 10.4, "steps", 0.04),  # within the tolerance of 5 %
+        ([4], 12, "steps", None),  # A single step is not compared.
+    ],
+)
+def test_steps_with_different_kernels_are_compared_separately(
+    long: list[int], long_ms: float, judged: str, error: float | None
+) -> None:
+    """GIVEN two traces whose median step takes 2 ms WHEN two steps with another kernel take 10 ms in one trace and 12 ms in the
+    other THEN these steps differ by 20 %."""
+    apart = compare(_with_long_steps([0, 4], 10), _with_long_steps(long, long_ms))
+    assert apart.judged == judged and apart.steps.error == 0
+    assert (apart.rarer_steps and apart.rarer_steps.error) == (None if error is None else pytest.approx(error))
