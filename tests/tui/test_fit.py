@@ -41,7 +41,7 @@ class Script:
 
     def __init__(self, **how: Any) -> None:
         usual = {"code": 0, "steps": 4, "drift": 0, "default": 8, "said": b"", "most": 1 << 20, "times": 1, "torch": True}
-        usual |= {"sequence": (), "shapes": (), "others": ()}
+        usual |= {"sequence": (), "shapes": (), "others": (), "evaluated": 0}
         self.how: dict[str, Any] = usual | how
         self.batches: list[int] = []
         self.words: list[list[str]] = []  # the arguments of each run
@@ -58,7 +58,7 @@ class Script:
         if self.how["steps"] or not self.how["code"]:
             log = requests(batch, self.how["steps"], self.how["drift"]) if self.how["torch"] else RequestLog()
             logs = [*map(requests, self.how["others"]), log, RequestLog()]
-            RankRequests(0, self.how["steps"] or 9, logs).write(out, 7)
+            RankRequests(0, self.how["steps"] + self.how["evaluated"] or 9, logs).write(out, 7)
             shape = self.how["shapes"][len(self.words) - 1] if self.how["shapes"] else (*self.how["sequence"], batch, 3)
             workload = WorkloadSignature(inputs=(InputTensor(shape, "float32"),))
             save(Trace(grain="kernel", workload=workload), out / "replay-7.msgpack")
@@ -204,7 +204,8 @@ def test_a_given_batch_option_is_appended_to_the_script_arguments(script: Any, c
     ("how", "note"),
     [
         ({"drift": 4096}, "the last two steps requested different sizes"),
-        ({"steps": 2}, "the script ended after 2 training steps"),
+        ({"steps": 2}, "only 2 training steps ran; what later steps need is unknown"),
+        ({"steps": 1, "evaluated": 79}, "only 1 training step and 79 evaluation steps ran; what later steps need is unknown"),
         ({"steps": 0}, "the script ran 9 evaluation steps and did not train"),
         ({"most": 2}, "-b does not change the batch size, which is 2 in both runs"),
     ],

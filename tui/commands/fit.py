@@ -163,7 +163,9 @@ def _need(fit: FitOptions, first: _FitRun, option: str) -> Need:
     if not first.steps:
         notes.append(f"the script ran {counted(first.ended, 'evaluation step')} and did not train; training needs more memory")
     elif first.steps < fit.steps:
-        notes.append(f"the script ended after {counted(first.steps, 'training step')}; what later steps need is unknown")
+        evaluated = first.ended - first.steps
+        also = f" and {counted(evaluated, 'evaluation step')}" if evaluated > 0 else ""
+        notes.append(f"only {counted(first.steps, 'training step')}{also} ran; what later steps need is unknown")
     elif any(map(_changes, first.logs)):
         notes.append("the last two steps requested different sizes, so later steps may need more memory")
     if len(first.logs) > 1:
