@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from replayer.memory.device.request_log import LogEntry, RankRequests, RequestKind, RequestLog
+from tests.traces.handmade import training
 from tests.tui.json_types import PAGE, faults
 from traces.format.trace_file import save
 from traces.model.layouts import Shape
@@ -89,6 +90,9 @@ def test_with_several_processes_fit_reads_the_timeline_of_the_first_rank() -> No
     assert _timeline({7: first, 8: again}) is None
     assert _timeline({7: second, 8: first}) is first
     assert _timeline({7: second, 8: first, 9: again}) in (first, again)
+    # `mp.spawn` starts ranks from a process that does not use the GPU.
+    worked = training(steps=2)
+    assert _timeline({7: first, 8: worked}) is worked
 
 
 @pytest.mark.parametrize(

@@ -232,9 +232,10 @@ def changes(
     return Changes(kernels, _op_lists(ours, theirs, groups, tolerance, top))
 
 
-def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Return the ops of a replay that have no recorded times in at least half of the `steps` that call them. For example, the
-    first training step after an evaluation may differ from the recorded steps."""
+def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp], profiled: int) -> list[MissingOp]:
+    """Return the ops of a replay that have no recorded times in at least half of the `steps` that call them. `profiled` is the
+    number of recorded steps with kernels. If fewer than one in `profiled` steps call an op, for example to save a checkpoint,
+    the recording lacks the op by chance, so the op is not returned."""
     host, strings, work = trace.host, trace.strings, trace.device.take(work_rows(trace))
     step = np.zeros(len(host), np.int64)
     if len(trace.steps):
@@ -250,7 +251,8 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
         calls = (host.name == strings.find(op.op)) & strings.matching(host.shapes, wanted.match)
         estimated = calls & unmatched[:-1]
         of_calls, of_estimates = (np.setdiff1d(step[of], NONE) for of in (calls, estimated if estimated.any() else calls))
-        if not calls.any() or (len(of_calls) and 2 * len(of_estimates) >= len(of_calls)):
+        is_usual = 2 * len(of_estimates) >= len(of_calls) and profiled * len(of_estimates) >= len(steps)
+        if not calls.any() or (len(of_estimates) and is_usual):
             found.append(op)
     return found
 

@@ -96,6 +96,7 @@ def compare(
     compute_side = spread_of(_host_without_loader if omits_loader else _series_without_data)
     worked = Both(without_waits(recorded), without_waits(other))
     hidden = Both(bool(why_work_is_hidden(recorded)), bool(why_work_is_hidden(other)))
+    profiled = max(len(measure.profiled_steps(recorded)) // max(len(recorded.ranks), 1), 1)
     lacks_work = any(hidden) or "phase" in (recorded.grain, other.grain)
     gpu_busy = NOTHING if lacks_work else _busy_spread(worked, ours, theirs)
     figures = {"steps": steps} if whole else {"compute_side": compute_side}
@@ -144,7 +145,7 @@ def compare(
         events_never_recorded=notes.events_never_recorded,
         memory=_memory(recorded, other, notes),
         missing=list(notes.missing),
-        missing_in_steps=missing_in(other, repeating, notes.missing) if notes.missing else [],
+        missing_in_steps=missing_in(other, repeating, notes.missing, profiled) if notes.missing else [],
         changes=changes(recorded, other, ours, theirs, tolerance, top),
         clock=None if replay is None else notes.config.clock,
         speed=None if replay is None else notes.config.speed,

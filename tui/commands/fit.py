@@ -27,7 +27,7 @@ from replayer.memory.device.oom import DEFAULT_OOM_TEXT
 from replayer.memory.device.request_log import RankRequests, RequestKind, RequestLog
 from replayer.memory.rerun_requests import MAX_BATCH, ScaledRequests, largest_batch, run_requests
 from replayer.memory.spare_memory import spare_host_bytes
-from traces.combining.replayed_ranks import process_of_each_rank, timelines_in
+from traces.combining.replayed_ranks import process_of_each_rank, timelines_in, with_work
 from traces.format.trace_file import save
 from traces.library.catalogue import device_named
 from traces.library.limits import MeasuredLimit
@@ -137,8 +137,10 @@ def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
 
 
 def _timeline(traces: Mapping[int, Trace]) -> Trace | None:
-    by_rank = process_of_each_rank(traces, main=0) if traces else {}
-    return traces[by_rank[min(by_rank)]] if by_rank and (len(by_rank) > 1 or len(traces) == 1) else None
+    # A process that starts the ranks, for example with `mp.spawn`, does no work itself.
+    worked = with_work(traces) or traces
+    by_rank = process_of_each_rank(worked, main=0) if worked else {}
+    return worked[by_rank[min(by_rank)]] if by_rank and (len(by_rank) > 1 or len(worked) == 1) else None
 
 
 def _machine(card: Card, count: int) -> Trace:

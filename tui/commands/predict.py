@@ -32,7 +32,7 @@ class PredictionFacts(PredictedFigures):
 
     estimated: bool  # always true
     conditions: Conditions  # the options of the command
-    samples_per_s: float | None  # null if the batch size is unknown
+    samples_per_s: float | None  # of one rank, if several ranks were recorded; null if the batch size is unknown
     cost_per_sample: float | None  # cost of a training sample in the unit of `--price`, if given
 
 

@@ -26,7 +26,8 @@ def prediction_text(
         f" ({_change(prediction.step)}); {_error(prediction)}",
     ]
     if prediction.samples_per_s:
-        lines.append(f"about {_rate_text(prediction.samples_per_s)} samples/s" + (f", {cost:.3g} per sample" if cost else ""))
+        unit = "samples/s per rank" if len(prediction.trace.ranks) > 1 else "samples/s"
+        lines.append(f"about {_rate_text(prediction.samples_per_s)} {unit}" + (f", {cost:.3g} per sample" if cost else ""))
     lines += ["", *_sides("Per step", {"step": prediction.step, "GPU busy": prediction.busy}, width)]
     lines += ["", *_sides("GPU time by phase", prediction.phases, width)]
     lines += ["", *_sides("GPU time by kind of op", prediction.kinds, width)]

@@ -327,8 +327,8 @@ def test_ops_that_only_the_first_step_calls_are_not_reported_as_missing() -> Non
     first = int(np.flatnonzero(trace.host.start_ns < trace.steps.start_ns[1])[0])
     trace.host.name[first], trace.host.shapes[first] = trace.strings.add("aten::clone"), trace.strings.add("256")
     missing = [MissingOp("aten::clone", "256", 1), MissingOp("aten::add_", "4,3,3,3;4,3,3,3", 2), MissingOp("not found", "", 1)]
-    assert missing_in(trace, np.array([1]), missing) == missing[1:]
-    assert missing_in(trace, np.array([0]), missing) == missing
+    assert missing_in(trace, np.array([1]), missing, profiled=1) == missing[1:]
+    assert missing_in(trace, np.array([0]), missing, profiled=1) == missing
 
 
 @pytest.mark.parametrize(("estimated", "is_missing"), [((0,), False), ((1,), False), ((1, 2), True), ((1, 2, 3), True)])
@@ -341,7 +341,18 @@ def test_an_op_is_missing_if_half_of_the_steps_lack_its_times(estimated: tuple[i
     trace.device.origin[:] = Origin.EXACT
     is_add = trace.device.name == trace.strings.find("vectorized_add")
     trace.device.origin[is_add & np.isin(launch_steps(trace), estimated)] = Origin.ROOFLINE
-    assert missing_in(trace, np.array([1, 2, 3]), missing) == missing * is_missing
+    assert missing_in(trace, np.array([1, 2, 3]), missing, profiled=3) == missing * is_missing
+
+
+@pytest.mark.parametrize(("profiled", "is_missing"), [(1, False), (2, False), (4, True)])
+def test_an_op_that_a_script_calls_too_rarely_to_be_profiled_is_not_missing(profiled: int, is_missing: bool) -> None:
+    """GIVEN a replay that calls aten::save once in four steps WHEN fewer than four steps were profiled THEN the recording may
+    lack the op by chance."""
+    trace = training(steps=4)
+    op = int(np.flatnonzero(trace.host.start_ns > trace.steps.start_ns[1])[0])
+    trace.host.name[op], trace.host.shapes[op] = trace.strings.add("aten::save"), trace.strings.add("2,2")
+    missing = [MissingOp("aten::save", "2,2", 1)]
+    assert missing_in(trace, np.arange(4), missing, profiled) == missing * is_missing
 
 
 def test_inner_ops_count_as_their_outer_op_if_the_other_trace_lacks_them() -> None:

@@ -56,14 +56,14 @@ def test_a_replay_passes_or_fails_a_single_budget(tmp_path: Path, line: str, pas
 
 def test_an_op_that_a_replay_calls_only_in_evaluation_is_no_missing_op(tmp_path: Path) -> None:
     """GIVEN an op that was not recorded, because no evaluation step ran under the profiler WHEN the replay calls the op only in
-    an evaluation step THEN the budget is met. WHEN the replay also calls the op in a training step THEN the budget fails."""
+    an evaluation step THEN the budget is met. WHEN the replay also calls the op in two training steps THEN the budget fails."""
     recorded = training()
     replay = replay_of(recorded, missing=[{"op": "aten::save", "shapes": "2,2", "count": 1}])
     replay.steps.kind[-1] = StepKind.EVALUATION
     name, shapes = replay.strings.add("aten::save"), replay.strings.add("2,2")
-    for step, passed in ((-1, True), (2, False)):
-        op = np.flatnonzero(replay.host.start_ns > replay.steps.start_ns[step])[0]
-        replay.host.name[op], replay.host.shapes[op] = name, shapes
+    for steps, passed in (((-1,), True), ((2, 4), False)):
+        ops = [np.flatnonzero(replay.host.start_ns > replay.steps.start_ns[step])[0] for step in steps]
+        replay.host.name[ops], replay.host.shapes[ops] = name, shapes
         assert check(read_budgets(written(tmp_path, "missing_ops = 0")), compare(recorded, replay)).passed is passed
 
 
