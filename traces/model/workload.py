@@ -6,6 +6,11 @@
     # WorkloadMatch(Sameness.OTHER_BATCH_SIZE, ("batch bytes 19,267,840 in the first trace, 9,633,920 in the second",))
 
 Workload signatures show whether two recordings are of the same model. Fields with the value None are not compared.
+
+Note [Inputs of varying size]
+    Inputs may have another size in each step, for example padded sentences, or the boxes of an object detector. Two runs of a
+    script then begin with inputs of different sizes. The first steps of a run show which sizes vary. Varying sizes are not
+    compared, and neither is the size of a batch in bytes. The smaller last batch of an epoch is ignored.
 """
 
 from __future__ import annotations
@@ -62,6 +67,8 @@ class WorkloadSignature:
     # digest of each module's class and parameter shapes, in order
     module_order: str | None = None
     training_modules: int | None = None  # modules in training mode during the first call
+    # dimensions of each input whose sizes differ between the first steps, see Note [Inputs of varying size]
+    varying_dimensions: tuple[tuple[int, ...], ...] | None = None
 
     def to_json(self) -> dict[str, Json]:
         known: dict[str, Json] = to_json(self)
@@ -101,6 +108,24 @@ class WorkloadSignature:
             module_order=None if shapes is None else _digest(self.module_order, zip(class_names, shapes, strict=True)),
         )
 
+    def with_later_step(self, inputs: tuple[InputTensor, ...] | None, batch_bytes: int | None) -> WorkloadSignature:
+        """Add the inputs of a later step of the same kind, and the size of the step's batch."""
+        # see Note [Inputs of varying size]
+        ours = self.inputs
+        if not ours or not inputs or _is_smaller_batch(inputs, ours):
+            return self
+        if [(t.dtype, len(t.shape)) for t in ours] != [(t.dtype, len(t.shape)) for t in inputs]:
+            return replace(self, inputs=None, batch_bytes=None, varying_dimensions=None)
+        known = self.varying_dimensions or ((),) * len(ours)
+        pairs = (enumerate(zip(one.shape, other.shape, strict=True)) for one, other in zip(ours, inputs, strict=True))
+        varying = tuple(
+            tuple(at for at, (a, b) in sizes if a != b or at in before) for sizes, before in zip(pairs, known, strict=True)
+        )
+        varies = any(varying) or (None not in (batch_bytes, self.batch_bytes) and batch_bytes != self.batch_bytes)
+        return replace(
+            self, batch_bytes=None if varies else self.batch_bytes, varying_dimensions=varying if any(varying) else None
+        )
+
     def at_batch(self, batch: int, recorded: int) -> WorkloadSignature:
         if not self.inputs:
             return self
@@ -137,6 +162,9 @@ class WorkloadMatch:
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
     """Compare the signatures of two scripts. If only the first dimensions of inputs differ, the result is OTHER_BATCH_SIZE."""
     recorded, other = _without_optional(recorded, other), _without_optional(other, recorded)
+    varies = recorded.varying_dimensions or other.varying_dimensions
+    words = _WORDS | ({"inputs": "inputs apart from sizes that vary"} if varies else {})
+    recorded, other = _without_varying(recorded, other), _without_varying(other, recorded)
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
         model += _differing_modules(recorded.modules, other.modules)
@@ -163,7 +191,27 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
     lacking = tuple(_WORDS[name] for name in _OF_LATER_RELEASES if name not in alike)
     if any(len(tensor.shape) in IMAGES for tensor in recorded.inputs or ()):
         lacking += ("memory layouts",)
-    return WorkloadMatch(Sameness.SAME_PROGRAM, ("the same " + ", ".join(_WORDS.get(name, name) for name in alike),), lacking)
+    return WorkloadMatch(Sameness.SAME_PROGRAM, ("the same " + ", ".join(words.get(name, name) for name in alike),), lacking)
+
+
+def _is_smaller_batch(inputs: tuple[InputTensor, ...], usual: tuple[InputTensor, ...]) -> bool:
+    sizes, usual_sizes = ({tensor.shape[0] for tensor in of if tensor.shape} for of in (inputs, usual))
+    return differ_in_batch_size_alone(inputs, usual) and len(sizes) == len(usual_sizes) == 1 and min(sizes) < min(usual_sizes)
+
+
+def _without_varying(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:
+    """Set sizes that vary in one of two signatures to 0, because such sizes are not compared."""
+    both = [signature.varying_dimensions for signature in (of, beside) if signature.varying_dimensions is not None]
+    if not both:
+        return of
+    inputs = of.inputs
+    if inputs is not None and all(len(inputs) == len(varying) for varying in both):
+        dimensions = [{at for own in of_input for at in own} for of_input in zip(*both, strict=True)]
+        inputs = tuple(
+            InputTensor(tuple(0 if at in own else size for at, size in enumerate(tensor.shape)), tensor.dtype)
+            for tensor, own in zip(inputs, dimensions, strict=True)
+        )
+    return replace(of, inputs=inputs, batch_bytes=None, varying_dimensions=None)
 
 
 def _without_optional(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:

@@ -7,7 +7,8 @@
     observer.step_ended(is_evaluation=False)
     observer.signature          # WorkloadSignature(parameters=25_557_032, ...)
 
-The description covers the first training step or, if the script does not train, the first evaluation step.
+The description covers the first training step or, if the script does not train, the first evaluation step. The next steps show
+which sizes of the inputs vary, see Note [Inputs of varying size] in workload.py.
 
 Note [A second attempt]
     After running out of memory, a script may call its model again with a smaller batch. The second call is then used instead of
@@ -30,10 +31,16 @@ from traces.model.workload import InputTensor, WorkloadSignature, differ_in_batc
 OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable[[], None] | None]
 
 
+_LATER_STEPS = 8
+
+
 class WorkloadObserver:
     def __init__(self) -> None:
         self.signature: WorkloadSignature | None = None
-        self.is_open = True
+        self.is_open = True  # False if the signature no longer changes
+        self.is_provisional = True  # False after the first training step
+        self._later_steps = 0  # number of steps that will still show which sizes vary
+        self._described = 0  # `id()` of the first module of the described step
         self.loading = set[int]()  # threads that run a DataLoader, whose transforms may be modules
         self.on_every_call: OnCall | None = None
         self._thread = 0
@@ -51,7 +58,7 @@ class WorkloadObserver:
 
     @property
     def so_far(self) -> WorkloadSignature | None:
-        return self._signature() if self.is_open and self._modules else self.signature
+        return self._signature() if self.is_provisional and self._modules else self.signature
 
     def batch_loaded(self, size_bytes: int | None) -> None:
         if self._batch_bytes is None:
@@ -71,8 +78,8 @@ class WorkloadObserver:
                 self._inputs = again
         if id(module) not in self._modules:
             self._modules[id(module)] = weakref.ref(module)
-            # Frozen TorchScript modules have no training flag.
-            self._training += sum(getattr(part, "training", False) for part in parts_of(module))
+            if self.is_provisional:  # frozen TorchScript modules have no training flag
+                self._training += sum(getattr(part, "training", False) for part in parts_of(module))
 
     def backward_passed(self) -> None:
         self._has_gradients = True
@@ -82,9 +89,15 @@ class WorkloadObserver:
 
     def step_ended(self, is_evaluation: bool) -> None:
         if self.is_open and (self._modules or self._batch_bytes is not None):
-            if self.signature is None or not is_evaluation:
-                self.signature = self._signature()
-            self.is_open = is_evaluation
+            first = next(iter(self._modules), 0)
+            if self.is_provisional and (self.signature is None or not is_evaluation):
+                self.signature, self._described, self._later_steps = self._signature(), first, _LATER_STEPS
+            elif self._later_steps and self.signature is not None and self.is_provisional == is_evaluation:
+                self._later_steps -= 1
+                if first == self._described:
+                    self.signature = self.signature.with_later_step(self._inputs, self._batch_bytes)
+            self.is_provisional &= is_evaluation
+            self.is_open = self.is_provisional or self._later_steps > 0
         self.forget()
 
     def _signature(self) -> WorkloadSignature:

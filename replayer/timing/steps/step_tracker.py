@@ -107,9 +107,9 @@ class WorkloadCheck:
             return self._is_same
         # A program for inference often changes the shapes of its inputs, so compare only its first step.
         seen = (None if self._trains else script.signature) or script.so_far
-        self._is_final = not script.is_open
+        self._is_final = not script.is_provisional
         if seen is not None:
-            if self._trains and script.is_open and (evaluates or seen is script.signature):
+            if self._trains and script.is_provisional and (evaluates or seen is script.signature):
                 # Batches that a script validates before it trains may have another size, so compare only the model.
                 seen = WorkloadSignature(parameters=seen.parameters, modules=seen.modules)
             sameness = compare_workloads(recorded, seen).sameness

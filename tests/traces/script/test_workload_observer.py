@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from traces.model.workload import InputTensor, WorkloadSignature
+from traces.model.workload import InputTensor, Sameness, WorkloadSignature, compare_workloads
 from traces.script.script_hooks import ScriptHooks
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver, initialized_parameters, parts_of, with_modules
@@ -119,11 +119,11 @@ def test_modules_that_the_data_loader_calls_are_not_part_of_the_workload(in_thre
 def test_the_workload_is_read_from_the_first_training_step_if_there_is_one() -> None:
     observer = WorkloadObserver()
     observer.step_ended(is_evaluation=False)  # no module was called, and no batch was loaded
-    assert (observer.signature, observer.is_open) == (None, True)
+    assert (observer.signature, observer.is_provisional) == (None, True)
     observer.batch_loaded(96)
     assert observer.so_far is None
     observer.step_ended(is_evaluation=True)
-    assert observer.signature == WorkloadSignature(batch_bytes=96) and observer.is_open
+    assert observer.signature == WorkloadSignature(batch_bytes=96) and observer.is_provisional
     observer.module_called(OTHER, rows(8))
     observer.step_ended(is_evaluation=True)
     assert observer.signature.batch_bytes == 96 and inputs_of(observer) is None
@@ -131,9 +131,42 @@ def test_the_workload_is_read_from_the_first_training_step_if_there_is_one() -> 
     assert inputs_of(observer) == (InputTensor((8, 3), "float32"),)
     observer.step_ended(is_evaluation=False)
     described = observer.signature
-    assert (described.parameters, described.training_modules, observer.is_open) == (16, 1, False)
+    assert (described.parameters, described.training_modules, observer.is_provisional) == (16, 1, False)
     # WHEN the description is complete THEN later steps do not change it
     observer.module_called(OTHER, rows(2))
     assert observer.so_far is described
     observer.step_ended(is_evaluation=False)
     assert observer.signature is described
+
+
+def test_sizes_that_differ_between_steps_are_not_compared() -> None:
+    """GIVEN sentences that each step pads to another length WHEN another run begins with a third length THEN the script is the
+    same program, but not with another number of sentences. A smaller last batch is no varying size."""
+
+    def run(*shapes: tuple[int, int], batch_bytes: int = 64) -> WorkloadSignature:
+        observer = WorkloadObserver()
+        for shape in shapes:
+            observer.batch_loaded(batch_bytes)
+            observer.module_called(MODEL, [(shape, "float32"), ((8, 8), "float32")])
+            observer.step_ended(is_evaluation=False)
+        assert observer.signature is not None and observer.is_open
+        return observer.signature
+
+    recorded = run((8, 3), (8, 5))
+    assert recorded.varying_dimensions == ((1,), ()) and recorded.batch_bytes is None
+    match = compare_workloads(recorded, run((8, 9)))
+    assert match.sameness is Sameness.SAME_PROGRAM and "inputs apart from sizes that vary" in match.reasons[0]
+    assert compare_workloads(run((8, 9)), recorded).sameness is Sameness.SAME_PROGRAM
+    assert compare_workloads(recorded, run((4, 9))).sameness is Sameness.OTHER_BATCH_SIZE
+    assert compare_workloads(run((8, 3)), run((8, 9))).sameness is Sameness.OTHER_PROGRAM
+    usual, last = (InputTensor((8, 3), "float32"),), (InputTensor((5, 3), "float32"),)
+    assert WorkloadSignature(inputs=usual).with_later_step(last, 40).varying_dimensions is None
+
+
+def test_eight_later_steps_show_which_sizes_vary() -> None:
+    observer = WorkloadObserver()
+    for _ in range(9):
+        assert observer.is_open
+        observer.module_called(MODEL, rows(8))
+        observer.step_ended(is_evaluation=False)
+    assert not observer.is_open
