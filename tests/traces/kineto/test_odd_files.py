@@ -477,6 +477,16 @@ def test_a_repeated_step_in_a_file_is_read_once() -> None:
     assert imported(*once, *other).device.columns()["launch"].tolist() == trace.device.launch.tolist()
 
 
+@pytest.mark.parametrize(("pid", "problems"), [(77, {"several-processes": 2}), (None, {})])
+def test_ops_of_two_processes_in_one_file_are_noticed(pid: int | None, problems: dict[str, int]) -> None:
+    """GIVEN a kernel launch in one process WHEN another process has ops THEN the import notices two processes. A process with
+    only ranges of the profiler does not count."""
+    first = span("aten::mm", 10, 10, External_id=1)
+    other = first | {"name": "aten::relu", "ts": 30} | ({} if pid is None else {"pid": pid})
+    ranges = span("a range", 50, 10, "user_annotation") | {"pid": 78}
+    assert imported(first, call(1, 12), kernel(20, 5, 1), other, ranges).problems == problems
+
+
 def test_a_graph_launch_may_contain_two_equal_kernels() -> None:
     trace = imported(call(1, 10, name="cudaGraphLaunch"), kernel(20, 5, 1), kernel(20, 5, 1))
     assert len(trace.device) == 2 and not trace.problems

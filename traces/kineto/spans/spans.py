@@ -96,6 +96,9 @@ def read_tables(
     device = _read_device(groups, clock, names, problems, notes)
     memory = _read_memory(groups.memory, clock, threads, problems)
     if not notes:
+        with_ops = np.unique(host.spans.thread[host.spans.kind == HostKind.OP]).tolist()
+        if len(processes := {threads.keys[row][0] for row in with_ops}) > 1:
+            problems["several-processes"] += len(processes)
         host, device, comms = each_event_once(host, device, comms, problems)
         correlate_by_external_ids(host, device)
         if matched := correlate_in_order(host, device, strings):
