@@ -1,6 +1,6 @@
 """Estimates the memory use of a compiled graph if no memory events were recorded.
 
-    requests = planned_requests(graph, ops=12)     # BlockRequests in order, or None if the graph has symbolic shapes
+    requests = planned_requests(graph, ops=12, sizes=(64,))     # BlockRequests in order, or None if a size is unknown
 
 Note [Blocks of a compiled graph]
     An external op, such as a matrix product, is a call of a library. Inductor allocates a memory block for each argument and
@@ -12,7 +12,8 @@ Note [Blocks of a compiled graph]
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -30,8 +31,8 @@ _EXTERNAL = (
 class _Value:
     """Describes one value of the graph."""
 
-    def __init__(self, tensor: torch.Tensor, kernel: int, *, is_constant: bool) -> None:
-        self.bytes = -(-int(tensor.untyped_storage().nbytes()) // BLOCK_BYTES) * BLOCK_BYTES
+    def __init__(self, tensor: torch.Tensor, size_bytes: int, kernel: int, *, is_constant: bool) -> None:
+        self.bytes = -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
         self.key = self.bytes, tensor.dtype
         self.kernel = self.last = kernel
         self.is_constant = is_constant
@@ -40,8 +41,29 @@ class _Value:
         self.block: int | None = None
 
 
-def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | None:
-    found = _values(graph)
+def size_in_call(graph: TorchAny, sizes: tuple[int, ...]) -> Callable[[TorchAny], int | None]:
+    """Return a function that computes a symbolic size for one call of the graph. `sizes` contains the call's integer arguments.
+    If a size depends on the values of a tensor, the function returns None."""
+    inputs = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
+    traced = [value for value in inputs if isinstance(value, (int, torch.SymInt))]
+    known = {one.node.expr: size for one, size in zip(traced, sizes, strict=False) if isinstance(one, torch.SymInt)}
+
+    @cache
+    def with_known_sizes(expression: TorchAny) -> TorchAny:
+        return expression.xreplace(known)  # a number, or an expression with unknown symbols
+
+    def size_of(size: TorchAny) -> int | None:
+        if isinstance(size, int):
+            return size
+        exact = with_known_sizes(size.node.expr)
+        found = size.node.hint if getattr(exact, "free_symbols", None) else exact
+        return None if found is None else int(found)
+
+    return size_of
+
+
+def planned_requests(graph: TorchAny, ops: int, sizes: tuple[int, ...]) -> tuple[BlockRequest, ...] | None:
+    found = _values(graph, size_in_call(graph, sizes))
     if found is None:
         return None
     values, is_external = found
@@ -68,12 +90,13 @@ def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | No
     )
 
 
-def _values(graph: TorchAny) -> tuple[list[_Value], list[bool]] | None:
+def _values(graph: TorchAny, size_of: Callable[[TorchAny], int | None]) -> tuple[list[_Value], list[bool]] | None:
     found: dict[int, _Value] = {}
     kernels: list[bool] = []
     for node in graph.graph.nodes:
         tensors = list(_tensors([node]))
-        if any(not isinstance(size, int) for tensor in tensors for size in tensor.shape):
+        bytes_of = {_storage(tensor): size_of(tensor.untyped_storage().nbytes()) for tensor in tensors}
+        if None in bytes_of.values():
             return None
         used = [found[key] for tensor in _tensors(node.all_input_nodes) if (key := _storage(tensor)) in found]
         if node.op == "output":
@@ -93,7 +116,7 @@ def _values(graph: TorchAny) -> tuple[list[_Value], list[bool]] | None:
                 value.is_kept |= alone or (value.kernel != kernel and not value.is_constant)
                 value.last = kernel
         for tensor in made:
-            found[_storage(tensor)] = value = _Value(tensor, kernel, is_constant=not used)
+            found[_storage(tensor)] = value = _Value(tensor, bytes_of[_storage(tensor)] or 0, kernel, is_constant=not used)
             value.is_kept |= kernel >= 0 and kernels[kernel]
     return list(found.values()), kernels
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from replayer.compiled.fused_attention import fuse_attention
 from replayer.compiled.graph_outputs import graph_outputs
-from replayer.compiled.planned_memory import planned_requests
+from replayer.compiled.planned_memory import planned_requests, size_in_call
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.region_memory import RegionMemory
@@ -73,7 +73,7 @@ class RegionGraph:
         self._ops_with = cache(lambda sizes: graph_ops_of(_ops_of(graph, sizes)))
         # keys: input shapes, and sizes that replace symbolic sizes
         self._recorded: dict[tuple[Shapes, tuple[int, ...]], list[RecordedCall]] = {}
-        self._planned = cache(partial(planned_requests, graph))  # argument: number of recorded ops
+        self._planned = cache(partial(planned_requests, graph))  # arguments: number of recorded ops, and sizes
 
     def __call__(self, inputs: list[TorchAny]) -> TorchAny:
         device = next((value.tensor_meta.index for value in inputs if isinstance(value, VirtualTensor)), None)
@@ -99,7 +99,7 @@ class RegionGraph:
             if computing() or not len(regions):
                 results = self._run(inputs)
             else:
-                results, kept = self._run_as_recorded(inputs, recorded, device, kept)
+                results, kept = self._run_as_recorded(inputs, sizes, recorded, device, kept)
         if outputs:
             outputs.end_call(results, given, is_backward=self._is_backward, trains=self._trains)
         if len(regions) and self._trains and not self._is_backward:
@@ -109,7 +109,12 @@ class RegionGraph:
         return results
 
     def _run_as_recorded(
-        self, inputs: list[TorchAny], recorded: RecordedCall | None, device: int, kept: list[AllocationHandle]
+        self,
+        inputs: list[TorchAny],
+        sizes: tuple[int, ...],
+        recorded: RecordedCall | None,
+        device: int,
+        kept: list[AllocationHandle],
     ) -> tuple[TorchAny, list[AllocationHandle]]:
         here = gpu()
         here.steps.region_called()
@@ -118,7 +123,7 @@ class RegionGraph:
         recorded = recorded or RecordedCall((), None)
         requested = recorded.memory
         if requested is None:
-            requested = () if recorded.launches_graph else self._planned(len(recorded.ops))
+            requested = () if recorded.launches_graph else self._planned(len(recorded.ops), sizes)
         if requested is None:
             with without_kernels:
                 results = self._run(inputs)
@@ -222,12 +227,10 @@ def _shapes_of(inputs: list[TorchAny]) -> Shapes:
 
 
 def _ops_of(graph: TorchAny, sizes: tuple[int, ...]) -> Iterator[tuple[str, Shapes]]:
-    inputs = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
-    traced = [value for value in inputs if isinstance(value, (int, torch.SymInt))]
-    known = {one.node.expr: size for one, size in zip(traced, sizes, strict=False) if isinstance(one, torch.SymInt)}
-    for value in inputs:
-        if isinstance(value, torch.Tensor):
-            yield INPUTS, (tuple(_size(size, known) for size in value.shape),)
+    size_of = size_in_call(graph, sizes)
+    for node in graph.graph.find_nodes(op="placeholder"):
+        if isinstance(value := node.meta.get("val"), torch.Tensor):
+            yield INPUTS, (tuple(size_of(size) or 0 for size in value.shape),)
     for node in graph.graph.nodes:
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and not node.target.is_view:
             arguments = [one for one in tree_leaves((node.args, node.kwargs)) if isinstance(one, torch.fx.Node)]
@@ -235,11 +238,4 @@ def _ops_of(graph: TorchAny, sizes: tuple[int, ...]) -> Iterator[tuple[str, Shap
             tensors = [value for value in values if isinstance(value, torch.Tensor) and value.dim()]
             if isinstance(original := node.meta.get("original_aten"), torch._ops.OpOverload):
                 yield original._schema.name, ()  # Inductor names kernels after the ops before decomposition
-            yield node.target._schema.name, tuple(tuple(_size(size, known) for size in tensor.shape) for tensor in tensors)
-
-
-def _size(size: TorchAny, known: dict[TorchAny, int]) -> int:
-    if isinstance(size, int):
-        return size
-    exact = size.node.expr.xreplace(known)  # a number, or an expression with unknown symbols
-    return int(size.node.hint or 0) if getattr(exact, "free_symbols", None) else int(exact)
+            yield node.target._schema.name, tuple(tuple(size_of(size) or 0 for size in tensor.shape) for tensor in tensors)

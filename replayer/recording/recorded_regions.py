@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from math import inf, log2, prod
 from operator import itemgetter
@@ -27,11 +28,12 @@ from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, DeviceKind, Trace, parse_shapes
 from traces.names.device_names import GRAPH_LAUNCHES
-from traces.names.equivalent_ops import canonical_op, distinct_shapes
+from traces.names.equivalent_ops import canonical_op, distinct_shapes, shapes_with_two_dimensions
 
 Shapes = tuple[Shape, ...]
 Ops = tuple[OpSignature, ...]
-GraphOps = dict[str, set[Shapes]]  # shapes of each op in a graph, by the op's name; INPUTS stands for the graph's inputs
+# shapes of each op in a graph, by the op's name and the op's distinct shapes; INPUTS stands for the graph's inputs
+GraphOps = dict[str, dict[Shapes, Shapes]]
 INPUTS = ""
 
 # copies the inputs of a compiled function into the memory of its CUDA graph
@@ -65,7 +67,7 @@ class RecordedRegions:
         self._regions: dict[str, _RecordedRegion] = {}
         # maps a function's number and its input shapes to the recorded function and its inputs
         self._taken: dict[tuple[str, Shapes], tuple[str, Shapes] | None] = {}
-        self._resized_calls: dict[tuple[int, Shapes], RecordedCall] = {}
+        self._resized_calls: dict[tuple[int, tuple[tuple[int, int], ...]], RecordedCall] = {}
 
     @classmethod
     def of(cls, trace: Trace, rank: int, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> RecordedRegions:
@@ -96,7 +98,8 @@ class RecordedRegions:
             self._taken[name, inputs] = self._most_similar(name, inputs, graph_ops())
         other, recorded_inputs = self._taken.get((name, inputs)) or (name, inputs)
         found = self._calls(self._regions.get(other), recorded_inputs, graph_ops, is_backward)
-        return found if recorded_inputs == inputs else [self._resized(call, recorded_inputs, inputs) for call in found]
+        sizes = _sizes_of_inputs(recorded_inputs, inputs)
+        return found if recorded_inputs == inputs else [self._resized(call, sizes, {}) for call in found]
 
     def _most_similar(self, name: str, inputs: Shapes, graph_ops: GraphOps) -> tuple[str, Shapes] | None:
         taken = {other for other, recorded_inputs in filter(None, self._taken.values()) if recorded_inputs == inputs}
@@ -104,11 +107,12 @@ class RecordedRegions:
         for other, region in self._regions.items():
             for recorded_inputs, variants in region.forward.items():
                 is_same = recorded_inputs == inputs
-                resizes = bool(_changed_sizes(recorded_inputs, inputs)) and not variants[-1][0].launches_graph
+                sizes = _sizes_of_inputs(recorded_inputs, inputs)
+                resizes = bool(sizes) and not variants[-1][0].launches_graph
                 likeness = _likeness(variants[-1][0].ops, graph_ops)
                 if (is_same and other not in taken) or (resizes and likeness >= _ALIKE):
                     # This also changes other sizes that happen to equal the old batch size.
-                    call = variants[-1][0] if is_same else self._resized(variants[-1][0], recorded_inputs, inputs)
+                    call = variants[-1][0] if is_same else self._resized(variants[-1][0], sizes, {})
                     fit = _similarity(call.ops, graph_ops), -octaves_apart(recorded_inputs, inputs)
                     # Inductor may compile a function again for a new size, even if Dynamo treats the size as variable. The new
                     # region has a new name. A recorded region with a different name may therefore fit.
@@ -116,33 +120,36 @@ class RecordedRegions:
                     ranked.append(((is_recompiled, likeness, is_same, other == name, *fit), (other, recorded_inputs)))
         return max(ranked, key=itemgetter(0))[1] if ranked else None
 
-    def _resized(self, call: RecordedCall, recorded_inputs: Shapes, inputs: Shapes) -> RecordedCall:
-        key = id(call), inputs
+    def _resized(self, call: RecordedCall, sizes: dict[int, int], graph_ops: GraphOps) -> RecordedCall:
+        """Replace sizes in the ops of a call. An op that the graph calls with its recorded shapes does not change."""
+        key = id(call), tuple(sizes.items())
         if key not in self._resized_calls:
-            sizes = _changed_sizes(recorded_inputs, inputs)
             ops = [
-                replace(one, shapes=tuple(tuple(sizes.get(size, size) for size in shape) for shape in one.shapes))
+                one
+                if _is_in(one, graph_ops)
+                else replace(one, shapes=tuple(tuple(sizes.get(size, size) for size in shape) for shape in one.shapes))
                 for one in call.ops
             ]
             self._resized_calls[key] = RecordedCall(tuple(ops), None)
         return self._resized_calls[key]
 
-    @staticmethod
     def _calls(
-        region: _RecordedRegion | None, inputs: Shapes, graph_ops: Callable[[], GraphOps], is_backward: bool
+        self, region: _RecordedRegion | None, inputs: Shapes, graph_ops: Callable[[], GraphOps], is_backward: bool
     ) -> list[RecordedCall]:
         if region is None:
             return []
         variants = region.backward if is_backward else region.forward
         if inputs in variants and inputs:
             return variants[inputs][-1]
-        unknown = variants.get((), [])
-        shares = [
-            (_similarity(calls[0].ops, graph_ops()), _copies_inputs(calls[0].ops, graph_ops()), len(calls), i)
-            for i, calls in enumerate(unknown)
-        ]
-        share, *_, best = max(shares, default=(0.0, 0))
-        return unknown[best] if share else []
+        unknown = []
+        for i, calls in enumerate(variants.get((), [])):
+            sizes = _sizes_in_graph(calls[0], graph_ops())
+            fitting = [self._resized(call, sizes, graph_ops()) for call in calls] if sizes else calls
+            ops, apart = fitting[0].ops, octaves_apart((tuple(sizes),), (tuple(sizes.values()),))
+            rank = _similarity(ops, graph_ops()), _copies_inputs(ops, graph_ops()), -apart, len(calls), i
+            unknown.append((rank, fitting))
+        (share, *_), best = max(unknown, key=itemgetter(0), default=((0.0,), []))
+        return best if share else []
 
 
 def _function(region: str) -> str:
@@ -160,14 +167,36 @@ def octaves_apart(some: Shapes, others: Shapes) -> float:
     return sum(abs(log2(max(a, 1) / max(b, 1))) for a, b in zip(chain(*some), chain(*others), strict=True))
 
 
-def _changed_sizes(recorded: Shapes, inputs: Shapes) -> dict[int, int]:
-    if [len(shape) for shape in recorded] != [len(shape) for shape in inputs]:
-        return {}
-    pairs = {pair for old, new in zip(recorded, inputs, strict=True) for pair in zip(old, new, strict=True)}
-    # Compiled code may merge a tensor's first two dimensions.
-    pairs |= {(prod(old[:2]), prod(new[:2])) for old, new in zip(recorded, inputs, strict=True) if len(old) > 1}
+def _pairs(recorded: Shapes, others: Shapes) -> set[tuple[int, int]]:
+    if [len(shape) for shape in recorded] != [len(shape) for shape in others]:
+        return set()
+    return set(zip(chain(*recorded), chain(*others), strict=True))
+
+
+def _changed_sizes(pairs: set[tuple[int, int]]) -> dict[int, int]:
     sizes = dict(pairs)
-    return {old: new for old, new in sizes.items() if old != new} if len(sizes) == len(pairs) else {}
+    return {old: new for old, new in sorted(pairs) if old != new} if len(sizes) == len(pairs) else {}
+
+
+def _sizes_of_inputs(recorded: Shapes, inputs: Shapes) -> dict[int, int]:
+    pairs = _pairs(recorded, inputs)
+    if pairs:  # Compiled code may merge a tensor's first two dimensions.
+        pairs |= {(prod(old[:2]), prod(new[:2])) for old, new in zip(recorded, inputs, strict=True) if len(old) > 1}
+    return _changed_sizes(pairs)
+
+
+def _sizes_in_graph(call: RecordedCall, graph_ops: GraphOps) -> dict[int, int]:
+    """Return the sizes that differ between the recorded ops and the graph's ops of the same kind."""
+    is_alike = _similarity(call.ops, graph_ops) > 0 or _likeness(call.ops, graph_ops) >= _ALIKE
+    if call.launches_graph or not is_alike:
+        return {}
+    changed = set[tuple[int, int]]()
+    for one in call.ops:
+        if (known := graph_ops.get(_kind(one.op))) and not _is_in(one, graph_ops):
+            shapes = shapes_with_two_dimensions(one.shapes)
+            nearest = min(known.values(), key=partial(octaves_apart, shapes))
+            changed |= _changed_sizes(_pairs(shapes, nearest)).items()
+    return _changed_sizes(changed)
 
 
 def _likeness(recorded: Ops, graph_ops: GraphOps) -> float:
@@ -183,23 +212,25 @@ def _likeness(recorded: Ops, graph_ops: GraphOps) -> float:
 
 
 def _similarity(recorded: Ops, graph_ops: GraphOps) -> float:
-    known = [graph_ops.get(_kind(one.op), set()) for one in recorded if one.shapes]
-    shapes = [distinct_shapes(one.shapes) for one in recorded if one.shapes]
-    compared = [shape in own for own, shape in zip(known, shapes, strict=True) if own]
+    compared = [_is_in(one, graph_ops) for one in recorded if one.shapes and graph_ops.get(_kind(one.op))]
     return sum(compared) / len(compared) if compared else 1.0
+
+
+def _is_in(recorded: OpSignature, graph_ops: GraphOps) -> bool:
+    return distinct_shapes(recorded.shapes) in graph_ops.get(_kind(recorded.op), ())
 
 
 def _copies_inputs(recorded: Ops, graph_ops: GraphOps) -> bool:
     copied = {distinct_shapes((shape,)) for one in recorded if one.op == _COPIES_INPUTS for shape in one.shapes}
-    return copied <= graph_ops.get(INPUTS, set())
+    return copied <= graph_ops.get(INPUTS, {}).keys()
 
 
 def graph_ops_of(ops: Iterable[tuple[str, Shapes]]) -> GraphOps:
     found: GraphOps = {}
     for op, shapes in ops:
-        of_op = found.setdefault(_kind(op), set())
+        of_op = found.setdefault(_kind(op), {})
         if shapes:
-            of_op.add(distinct_shapes(shapes))
+            of_op[distinct_shapes(shapes)] = shapes_with_two_dimensions(shapes)
     return found
 
 

@@ -35,8 +35,11 @@ def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, measure.profiled_steps(recorded), other, measure.profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    like = np.isin(source, measure.evaluation_steps(recorded))
-    rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
+    evaluations = measure.evaluation_steps(recorded)
+    # A step that compiles also runs kernels that Inductor measures.
+    without_compiling = evaluations[~measure.compiles_in_evaluation(recorded)[evaluations]]
+    evaluated, clean = (driven & np.isin(source, rows) for rows in (evaluations, without_compiling))
+    rows = np.flatnonzero(next((chosen for chosen in (steady, trained, clean) if chosen.any()), evaluated))
     return source[rows].astype(np.int64), rows
 
 

@@ -41,18 +41,17 @@ def canonical_shapes(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     of an RNN have them.
     """
     if op in _ON_TENSOR_LISTS:
-        return tuple(_with_two_dimensions(shapes))
+        return tuple(sorted(shapes_with_two_dimensions(shapes)))
     return distinct_shapes(shapes) if op in _GROUPS else tuple(sorted(filter(None, shapes)) or shapes)
 
 
 def distinct_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return the different shapes with at least two dimensions. If there are none, return the different shapes with one
-    dimension."""
-    return tuple(dict.fromkeys(_with_two_dimensions(shapes)))
+    return tuple(dict.fromkeys(sorted(shapes_with_two_dimensions(shapes))))
 
 
-def _with_two_dimensions(shapes: tuple[Shape, ...]) -> list[Shape]:
-    return sorted(shape for shape in shapes if len(shape) > 1) or sorted(filter(None, shapes))
+def shapes_with_two_dimensions(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    """Return the shapes with at least two dimensions. If there are none, return the shapes with one dimension."""
+    return tuple(shape for shape in shapes if len(shape) > 1) or tuple(filter(None, shapes))
 
 
 def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:

@@ -24,8 +24,8 @@ def shapes_of_call(regions: RecordedRegions, *shapes: tuple[int, ...]) -> Shapes
 
 def test_compiled_inference_takes_the_recorded_call_with_the_same_sizes() -> None:
     """GIVEN a compiled function that was recorded with three batch sizes WHEN the function is called with one of these sizes
-    THEN the replay takes the recorded call with this size. The recording contains no shapes of inputs. Other sizes take no
-    recorded call."""
+    THEN the replay takes the recorded call with this size. With another size, the replay takes the call with the most similar
+    size, and the recorded product gets the new size. The recording contains no shapes of inputs."""
     events = Events()
     for step, batch in enumerate((24, 64, 40)):
         at = events.step_with_region(step)
@@ -36,7 +36,29 @@ def test_compiled_inference_takes_the_recorded_call_with_the_same_sizes() -> Non
     regions = RecordedRegions.of(trace, 0, keys, KeptBySignature(keys.of_signature))
     for batch in (24, 64, 40):
         assert shapes_of_call(regions, (batch, 8), (8, 4)) == ((batch, 8), (8, 4))
-    assert shapes_of_call(regions, (32, 8), (8, 4)) is None
+    assert shapes_of_call(regions, (32, 8), (8, 4)) == ((32, 8), (8, 4))
+    assert shapes_of_call(regions, (4, 32, 8), (4, 8, 4)) is None  # The graph's product has another number of dimensions.
+
+
+def test_an_op_of_compiled_inference_keeps_the_recorded_sizes_that_the_graph_has() -> None:
+    """GIVEN a recorded decoding step with a product of 16 rows and a cache of length 16 WHEN the cache has length 24 and the
+    product still has 16 rows THEN the attention and the fused kernel get length 24. The product keeps its 16 rows."""
+    events = Events()
+    at = events.step_with_region(0)
+    attention = "aten::_scaled_dot_product_efficient_attention"
+    query, kernel = [2, 4, 1, 32], "triton_poi_fused_cat_0"
+    ops = {attention: [query, [2, 4, 16, 32]], "aten::mm": [[16, 8], [8, 4]], kernel: [[2, 16, 4]]}
+    for i, (name, shapes) in enumerate(ops.items()):
+        events.op(name, at + 130 + 20 * i, 15, shapes)
+        events.launch("cudaLaunchKernel", at + 135 + 20 * i, ("kernel", 3))
+    graph = graph_ops_of([
+        (attention, ((2, 4, 1, 32), (2, 4, 24, 32))), ("aten::mm", ((16, 8), (8, 4))), ("aten::cat", ((2, 23, 4), (2, 1, 4))),
+    ])  # fmt: skip
+    (call,) = _regions(events.trace()).calls("0/0", (), lambda: graph, is_backward=False)
+    by_op = {one.op: one.shapes for one in call.ops}
+    assert by_op[attention] == ((2, 4, 1, 32), (2, 4, 24, 32))
+    assert by_op["aten::mm"] == ((16, 8), (8, 4))
+    assert by_op[kernel] == ((2, 24, 4),)
 
 
 def test_a_cuda_graph_matches_the_recorded_call_with_equal_input_sizes() -> None:

@@ -10,10 +10,10 @@ import pytest
 from tests.traces.handmade import US, training
 from traces.combining.merge import merge_ranks
 from traces.comparison.compare import compare
-from traces.comparison.compared_steps import steps_of_verdict
+from traces.comparison.compared_steps import steps_of_verdict, steps_to_compare
 from traces.comparison.comparison_figures import Both
 from traces.figures.measure import launch_steps, step_windows
-from traces.model.run import RECORDER, REPLAY, LibrarySteps, ProfilerUse, ReplayNotes, Run
+from traces.model.run import RECORDER, REPLAY, CompiledCode, LibrarySteps, ProfilerUse, ReplayNotes, Run
 from traces.model.trace import NONE, STEP_MARKS, DeviceKind, HostKind, MemoryEvents, Origin, StepKind, Trace
 from traces.model.workload import Sameness
 from tui.text.diff import diff_text
@@ -35,6 +35,18 @@ def test_a_replay_is_compared_with_the_recorded_steps_it_replayed() -> None:
     # WHEN a replayed step refers to a row that the recording does not have THEN this step is not compared
     replay.steps.recorded_step[:] = [99, 1, NONE, 1]
     assert compare(recorded, replay).steps_compared == Both(2, 2)
+
+
+def test_evaluation_steps_that_compile_code_are_not_compared() -> None:
+    """GIVEN four evaluation steps of which the second compiles code WHEN a replay repeats all four THEN three steps are
+    compared. WHEN all four compile code THEN all four are compared."""
+    recorded, replay = training(steps=4), training(steps=4)
+    recorded.steps.kind[:] = replay.steps.kind[:] = StepKind.EVALUATION
+    replay.steps.recorded_step[:] = range(4)
+    for compiling, compared in (((1,), [0, 2, 3]), ((0, 1, 2, 3), [0, 1, 2, 3])):
+        numbers = tuple(recorded.steps.number[list(compiling)].tolist())
+        recorded.runs[0] = replace(recorded.runs[0], compiled=CompiledCode(regions=1, compiling_evaluations=numbers))
+        assert [rows.tolist() for rows in steps_to_compare(recorded, replay)] == [compared, compared]
 
 
 def test_steps_of_several_ranks_are_compared_with_steps_of_the_same_rank() -> None:
