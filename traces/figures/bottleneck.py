@@ -303,16 +303,21 @@ def kinds_of_steps(trace: Trace) -> dict[tuple[str, ...], Column]:
     """Return the steps that run the same kernels, by the names of these kernels. The largest group is the first. If all steps
     take about the same time, return no groups."""
     # see Note [Steps with different kernels]
-    series = pace_series(step_times(trace), measure.steady_steps(trace))
-    lasted_ns = np.zeros(0, np.int64) if series is None else series.interval_ns[series.rows]
-    if series is None or lasted_ns.max(initial=0) < (1 + thresholds.MUCH_SPREAD) * lasted_ns.min(initial=0):
+    series, evaluations = pace_series(step_times(trace), measure.steady_steps(trace)), measure.evaluation_steps(trace)
+    rows = series.rows if series is not None else evaluations[:0]
+    if np.isin(rows, evaluations).all():  # the first step of inference may read the prompt
+        profiled = measure.ran_under_profiler(trace)
+        of_rank = np.isin(trace.steps.rank[evaluations], trace.steps.rank[rows])
+        rows = evaluations[of_rank & (profiled[evaluations] == profiled[rows].any())]
+    lasted_ns = series.interval_ns[rows] if series is not None else rows
+    if lasted_ns.max(initial=0) < (1 + thresholds.MUCH_SPREAD) * lasted_ns.min(initial=0):
         return {}
     work, of_work, count = measure.work_rows(trace), measure.launch_steps(trace), len(trace.strings)
-    work = work[(trace.device.kind[work] == DeviceKind.KERNEL) & np.isin(of_work[work], series.rows)]
+    work = work[(trace.device.kind[work] == DeviceKind.KERNEL) & np.isin(of_work[work], rows)]
     step, names = np.divmod(np.unique(of_work[work] * count + trace.device.name[work]), count)
     names_of = {of: tuple(names[own].tolist()) for of, own in by_value(step).items()}
-    alike = lists_by_key((names_of.get(row, ()), row) for row in series.rows.tolist())
-    found = {tuple(sorted(trace.strings[name] for name in kind)): np.array(rows) for kind, rows in alike.items()}
+    of_kind = lists_by_key((names_of.get(row, ()), row) for row in rows.tolist())
+    found = {tuple(sorted(trace.strings[name] for name in kind)): np.array(rows) for kind, rows in of_kind.items()}
     return dict(sorted(found.items(), key=lambda of: -len(of[1])))
 
 

@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -252,13 +253,15 @@ def _slow_steps(summary: Summary) -> list[str]:
     # Most steps take about as long as the median. If the mean step is longer than the median step, a few steps are very long.
     is_alike = pace is not None and pace.mean is not None and pace.noise is not None and pace.noise < MUCH_SPREAD
     least = LONG_STEP if is_alike else SLOW_STEP
-    slow = [step for step in usual if pace is not None and pace.steps > 1 and step.interval_ns >= least * pace.pace_ns]
+    # A pause of the host delays the GPU's work of the next step.
+    lasts = attrgetter("host_interval_ns" if pace is not None and pace.limit == "host" else "interval_ns")
+    slow = [step for step in usual if pace is not None and pace.steps > 1 and lasts(step) >= least * pace.pace_ns]
     rarer = sum(of.steps for of in (summary.steps_by_kernels or [])[1:])
     if pace is None or not slow or len(slow) <= rarer:
         return []
-    longest = max(slow, key=lambda step: step.interval_ns)
+    longest = max(slow, key=lasts)
     others = f" and {counted(len(slow) - 1, 'other step')}" if len(slow) > 1 else ""
-    up_to, lasted_ns = "up to " if others else "", longest.interval_ns
+    up_to, lasted_ns = "up to " if others else "", lasts(longest)
     times = f"{lasted_ns / pace.pace_ns:.0f} times the median step time"
     return [f"Step {longest.number}{others} took {up_to}{times} ({up_to}{time_text(lasted_ns)})"]
 

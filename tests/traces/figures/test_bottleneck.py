@@ -490,11 +490,11 @@ def test_kernels_whose_times_only_vary_are_not_reported_as_slower() -> None:
     assert slowdown_of(of_phases) is None
 
 
-def _with_long_steps(long: list[int], long_ms: float) -> Trace:
+def _with_long_steps(long: list[int], long_ms: float, kernel: str = "prefill") -> Trace:
     ends = np.cumsum([long_ms if place in (long or [0, 4]) else 2 for place in range(9)]).tolist()
     starts = [0, *ends[:-1]]
     trace = a_trace([*zip(starts, ends, strict=True)], [Work(at + 0.1, at + 0.2, at + 0.3) for at in starts])
-    trace.device.name[long] = trace.strings.add("prefill")
+    trace.device.name[long] = trace.strings.add(kernel)
     return trace
 
 
@@ -534,3 +534,18 @@ def test_steps_with_different_kernels_are_compared_separately(
     apart = compare(_with_long_steps([0, 4], 10), _with_long_steps(long, long_ms))
     assert apart.judged == judged and apart.steps.error == 0
     assert (apart.rarer_steps and apart.rarer_steps.error) == (None if error is None else pytest.approx(error))
+
+
+def test_the_first_inference_step_may_run_other_kernels() -> None:
+    """GIVEN inference whose first step reads the prompt in 10 ms WHEN the other steps take 2 ms THEN the first step is a kind
+    of its own, although it does not count in the step time."""
+    trace = _with_long_steps([0], 10)
+    trace.steps.kind[:] = StepKind.EVALUATION
+    assert steps_by_kernels(trace) == [StepsOfKernels(8, 1, 2 * MS), StepsOfKernels(1, 0, 10 * MS)]
+
+
+def test_a_pause_of_the_host_is_shown_for_the_step_in_which_it_happened() -> None:
+    """GIVEN steps of 2 ms with a kernel at their start WHEN the host pauses for 20 ms at the end of step 4 THEN step 4 is slow.
+    The GPU completes its work of step 5 late."""
+    notes = note_sentences(summarize(_with_long_steps([4], 22, "a kernel")))
+    assert "Step 4 took 11 times the median step time (22.0 ms)" in notes
