@@ -1,12 +1,14 @@
-"""Checks whether this machine has enough memory for all ranks.
+"""Checks whether this machine has enough memory for all ranks, and raises the limit of open files.
 
     require_ranks(256, spare_host_bytes(), ["train.py"])  # TraceError: 256 ranks need about 11.9 GiB of memory ...
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import resource
 from itertools import takewhile
 
 from traces.comparison.thresholds import RANK_BYTES, SHARED_BYTES
@@ -22,6 +24,8 @@ _LAUNCHERS = set(
 _RANKS = re.compile(r"(?:^| )--(?:nproc[-_a-z]*|num[-_](?:processes|gpus))(?:=| )(\S+)")
 # accelerate's option for the number of machines; `--num_processes` is the total over all machines
 _MACHINES = re.compile(r"--num[-_]machines(?:=| )([1-9]\d*)")
+
+_OTHER_FILES = 16  # open files of rank 0, without its connections to the other ranks
 
 
 def require_ranks(count: int, available: int | None, words: list[str], gpus: int = 0) -> None:
@@ -42,8 +46,21 @@ def require_ranks(count: int, available: int | None, words: list[str], gpus: int
             f"{ranks} ranks need about {size_text(needed)} of memory, but only {size_text(available)} are available; "
             f"use at most {most} ranks"
         )
+    if local:
+        _require_open_files(ranks)
     if local < ranks:
         say(f"{ranks} ranks run as {ranks // local} machines of {local} GPUs (PyTorch supports at most {MOST_DEVICES})")
+
+
+def _require_open_files(ranks: int) -> None:
+    """Raise the limit of open files if it is too low. Rank 0 has one connection to each rank, or two with gloo groups."""
+    needed = ranks + _OTHER_FILES
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    now, most = (math.inf if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    if most < needed:
+        raise TraceError(f"{ranks} ranks need {needed} open files, but this process may open only {most} (see `ulimit -Hn`)")
+    if now < 2 * needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(min(2 * needed, most)), limits[1]))
 
 
 def _launched_ranks(words: list[str]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 
 from traces.model.trace import TraceError
@@ -32,6 +34,21 @@ def test_ranks_that_do_not_fit_in_memory_are_rejected() -> None:
     )  # 63 x 46 MiB + 400 MiB fit into memory
     require_ranks(0, 0, [])  # a run without ranks
     require_ranks(64, None, [])
+
+
+def test_the_limit_of_open_files_is_raised_for_the_connections_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 has one connection per rank and 16 other files. With gloo groups, twice as many files are enough."""
+    limits = [64, 100]
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: tuple(limits))
+    monkeypatch.setattr(resource, "setrlimit", lambda _kind, both: limits.__setitem__(slice(None), both))
+    for ranks, now in ((16, 64), (24, 80), (84, 100)):
+        require_ranks(ranks, None, [])
+        assert limits == [now, 100]
+    with pytest.raises(TraceError, match=r"^85 ranks need 101 open files, but this process may open only 100 "):
+        require_ranks(85, None, [])
+    limits[:] = [64, resource.RLIM_INFINITY]
+    require_ranks(85, None, [])
+    assert limits == [202, resource.RLIM_INFINITY]
 
 
 def test_a_message_says_how_ranks_are_split_into_machines(capsys: pytest.CaptureFixture[str]) -> None:
