@@ -17,7 +17,19 @@ from tests.traces.sound_traces import differences, small_trace, traces
 from traces.combining.merge import trace_of_ranks
 from traces.format import items
 from traces.format.column_encoding import MAX_ROWS, pack_table, unpack_table
-from traces.format.frames import _PIECE_BYTES, DATA, END, LZMA_PLANES, Damaged, Frame, FrameWriter, compress, scan
+from traces.format.frames import (
+    _PIECE_BYTES,
+    DATA,
+    DEFLATED,
+    END,
+    LZMA_PLANES,
+    STORED,
+    Damaged,
+    Frame,
+    FrameWriter,
+    compress,
+    scan,
+)
 from traces.format.items import end_item, header_item, row_counts, strings_item, table_items
 from traces.format.trace_file import TraceStream, load, save
 from traces.kineto import read_kineto
@@ -546,3 +558,11 @@ def test_provenance_of_up_to_32_levels_can_be_written_and_read(tmp_path: Path, l
     else:
         with pytest.raises(TraceWriteError, match="more than 32 levels"):
             save(Trace(provenance=provenance), tmp_path / "x.msgpack")
+
+
+@pytest.mark.parametrize(("size_bytes", "codec"), [(4096, STORED), (4097, DEFLATED)])
+def test_a_growing_file_compresses_data_of_more_than_4_kib(tmp_path: Path, size_bytes: int, codec: int) -> None:
+    stream = TraceStream(tmp_path / "x.msgpack")
+    stream.add_items([bytes(size_bytes)], {})
+    (frame,) = scan((tmp_path / "x.msgpack").read_bytes()).frames
+    assert (frame.codec, frame.content()) == (codec, bytes(size_bytes))

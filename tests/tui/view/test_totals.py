@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tui.view.scene.totals import Totals, totals_by_name
+from tests.traces.handmade import Call, training
+from traces.model.trace import NONE
+from tui.view.scene.totals import Totals, kernel_totals, op_totals, totals_by_name
 
 NAMES = ["mm", "mm.out", "relu"]
 
@@ -25,3 +27,13 @@ def test_totals_of_similar_names_are_added_under_the_name_with_the_most_time(of_
         NAMES.__getitem__, names, weights, np.array([10, 5, of_out_ns, 20]), lambda text: text.partition(".")[0]
     )
     assert found == {"mm": total, "relu": Totals("relu", 3, 15, 5, 5)}
+
+
+def test_kernels_that_no_op_launched_do_not_count_for_ops() -> None:
+    """GIVEN four steps with two ops, whose kernels take 10 us each WHEN the launches of one kernel are not known
+    THEN only the other kernel counts for its op. Both kernels count for their names."""
+    trace = training(made=[Call("aten::mm", "4,4;4,4", 31, "gemm"), Call("aten::relu", "4,4", 41, "clamp")])
+    trace.device.launch[trace.device.name == trace.strings.find("clamp")] = NONE
+    once = np.ones(len(trace.device), np.int64)
+    assert {name: of.total_ns for name, of in op_totals(trace, once).items()} == {"mm": 40_000}
+    assert {name: of.total_ns for name, of in kernel_totals(trace, once).items()} == {"gemm": 40_000, "clamp": 40_000}
