@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
-from traces.names.equivalent_ops import canonical_op, canonical_shapes, distinct_shapes, kernel_text, shapes_of_canonical
+import pytest
+import torch
+
+from traces.names.equivalent_ops import (
+    CANONICAL_OPS,
+    canonical_op,
+    canonical_shapes,
+    distinct_shapes,
+    kernel_text,
+    shapes_of_canonical,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,6 +29,20 @@ from traces.names.equivalent_ops import canonical_op, canonical_shapes, distinct
 )
 def test_canonical_names_have_no_namespace_and_overload_and_underscore(op: str, name: str) -> None:
     assert canonical_op(op) == name
+
+
+def test_the_names_of_libraries_in_ops_do_not_change_the_canonical_name() -> None:
+    """GIVEN the names of all ops of PyTorch WHEN a name begins with the name of a library, as in "cudnn_batch_norm", or with
+    "native", or with "_" THEN the rest of the name has the same canonical name."""
+    ops = {name.partition("::")[2].partition(".")[0] for name in torch._C._dispatch_get_all_op_names() if name[:6] == "aten::"}
+    for library in ("cudnn_", "miopen_", "native_", "slow_", "thnn_", ""):
+        for op in sorted(ops):
+            rest = re.sub(rf"^_?{library}|_(forward|with_indices|data|dense)(?=_backward|$)", "", op)
+            if rest != op and canonical_op(rest) in CANONICAL_OPS:
+                assert canonical_op(op) == canonical_op(rest)
+    attention = re.compile("_(scaled_dot_product_)?(flash|efficient|cudnn)_attention(_forward)?(_backward)?")
+    found = {op: "attention" + (match[4] or "") for op in ops if (match := attention.fullmatch(op))}
+    assert {op: canonical_op(op) for op in found} == found and len(found) == 12
 
 
 def test_shapes_other_than_matrices_are_compared_only_if_there_are_no_matrices() -> None:
