@@ -12,6 +12,7 @@ from typing import Any
 
 import torch.utils.data._utils.pin_memory
 import torch.utils.data.dataloader
+from torch.overrides import has_torch_function_unary
 
 from tracer.state import OPTIMIZERS, recorder
 from tracer.surfaces.torch_tensor import DEPTH, WithoutReads
@@ -99,10 +100,9 @@ def _whole(count: Any) -> int | None:
 
 def _size_of(batch: Any) -> int:
     size = 0
-    with torch._C.DisableTorchFunction():  # see Note [Attributes of tensors] in torch_tensor.py
-        for part in batch if type(batch) in (list, tuple) else [batch]:
-            # batches rarely contain other objects than dense tensors
-            if type(part) is not torch.Tensor or part.layout is not torch.strided:
-                return NONE if (size_bytes := bytes_in(torch, batch)) is None else size_bytes
-            size += part.nbytes
+    for part in batch if type(batch) in (list, tuple) else [batch]:
+        # batches rarely contain other objects than dense tensors
+        if type(part) is not torch.Tensor or has_torch_function_unary(part) or part.layout is not torch.strided:
+            return NONE if (size_bytes := bytes_in(torch, batch)) is None else size_bytes
+        size += part.nbytes
     return size
