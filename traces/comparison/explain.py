@@ -109,9 +109,10 @@ def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
 
 def slow_steps_sentence(comparison: Comparison) -> str:
     """Return a warning if two traces have similar median step times but different mean step times. Otherwise return ""."""
-    name = "pace_ns" if comparison.judged == "steps" else "without_data_ns"
+    judged = "steps" if comparison.judged == "rarer_steps" else comparison.judged
+    name = "pace_ns" if judged == "steps" else "without_data_ns"
     means = [getattr(of.mean or of, name) for of in comparison.paces if of is not None]
-    error = comparison.figures[comparison.judged].error
+    error = comparison.figures[judged].error
     hidden = not comparison.steps.has_means and error is not None and abs(error) <= comparison.tolerance
     least = max(comparison.tolerance, comparison.steps.average_noise or 0)
     if not hidden or len(means) < 2 or abs(relative_error(*means) or 0) <= least:

@@ -15,7 +15,7 @@ from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import RankLateness
 from traces.comparison.compare import compare
 from traces.comparison.comparison_figures import Both
-from traces.comparison.explain import explain
+from traces.comparison.explain import explain, slow_steps_sentence
 from traces.figures.bottleneck import (
     CaughtUp,
     PaceLimit,
@@ -533,6 +533,7 @@ def test_steps_with_different_kernels_are_compared_separately(
     other THEN these steps differ by 20 %."""
     apart = compare(_with_long_steps([0, 4], 10), _with_long_steps(long, long_ms))
     assert apart.judged == judged and apart.steps.error == 0
+    assert ("But the average step" in slow_steps_sentence(apart)) is (error != 0.04)
     assert (apart.rarer_steps and apart.rarer_steps.error) == (None if error is None else pytest.approx(error))
 
 
