@@ -54,10 +54,7 @@ class GraphOutputs:
 
     def begin_call(self, key: Hashable, *, is_backward: bool) -> None:
         """Mark overwritten outputs if a step begins. `key` identifies the called graph."""
-        from torch._dynamo.mutation_guard import GenerationTracker  # imported late, because only compiled code needs Dynamo
-
-        marked = sys.modules[_TREES].MarkStepBox.mark_step_counter if _TREES in sys.modules else 0
-        step = marked or GenerationTracker.generation
+        marked, step = _current_step()
         self._awaits_backward &= not is_backward
         alive = [(output, is_gradient) for output, is_gradient in self._outputs if output() is not None]
         begins = step != self._step and bool(marked or not self._awaits_backward)
@@ -68,6 +65,11 @@ class GraphOutputs:
         self._step = step
         self._fewest_calls = min(self._fewest_calls, self._calls[key])
         self._calls[key] = max(self._calls[key], self._fewest_calls + 1)
+
+    def continue_step(self) -> None:
+        """Count a call of an unrecorded function as part of the current step. If this function uses a CUDA graph, the backward
+        pass that called it does not begin a step."""
+        self._step = _current_step()[1]
 
     def end_call(self, results: Iterable[TorchAny], inputs: frozenset[int], *, is_backward: bool, trains: bool) -> None:
         """Remember all outputs that use memory other than the inputs' memory. `inputs` contains the ids of the inputs'
@@ -85,6 +87,14 @@ _overwritten: dict[int, tuple[weakref.ref[Allocation], bool]] = {}  # each entry
 def graph_outputs(device: int) -> GraphOutputs:
     found: GraphOutputs = STATE.graph_outputs.setdefault(device, GraphOutputs())
     return found
+
+
+def _current_step() -> tuple[int, int]:
+    """Return the number of steps that the script has marked, and the number of the current step."""
+    from torch._dynamo.mutation_guard import GenerationTracker  # imported late, because only compiled code needs Dynamo
+
+    marked: int = sys.modules[_TREES].MarkStepBox.mark_step_counter if _TREES in sys.modules else 0
+    return marked, marked or GenerationTracker.generation
 
 
 def _overwrites() -> bool:

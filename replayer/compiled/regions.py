@@ -90,6 +90,8 @@ class RegionGraph:
             self._recorded[shapes, sizes] = found
         recorded = call_of(self._recorded[shapes, sizes], number)
         outputs = graph_outputs(device) if recorded is not None and recorded.launches_graph else None
+        if recorded is None:
+            graph_outputs(device).continue_step()
         given = _memory_of(inputs if outputs else ())
         if outputs:
             outputs.begin_call((self, sizes), is_backward=self._is_backward)

@@ -354,6 +354,14 @@ def test_outputs_of_a_cuda_graph_are_valid_while_a_backward_pass_is_pending() ->
     replay_script(script + "sum(kept).backward()", recording(graphs=True))
 
 
+def test_a_compiled_function_that_was_not_recorded_and_runs_during_a_backward_pass_begins_no_step() -> None:
+    """GIVEN a gradient hook that calls a compiled function without a recording WHEN the backward pass then launches a CUDA
+    graph THEN the script may read all outputs. The hook's function may use a CUDA graph, and then the step continues."""
+    after = "loss.register_hook(lambda gradient: halved(gradient)); loss.mean().backward(); model.zero_grad()"
+    halved = "import torch\nhalved = torch.compile(lambda x: x / 2, mode='reduce-overhead')\n"
+    replay_script(halved + LAUNCHES_GRAPHS.format(steps=3, after=after), recording(graphs=True))
+
+
 def test_warming_up_and_capturing_a_cuda_graph_frees_cublas_workspaces() -> None:
     """GIVEN a matrix product before each call of a compiled function THEN the first two calls free cuBLAS's workspace of 8.125
     MiB. In these calls, PyTorch warms up and captures the CUDA graph."""
