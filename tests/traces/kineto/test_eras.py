@@ -354,6 +354,21 @@ def test_ops_that_create_a_batch_do_not_form_a_phase() -> None:
     assert phases_of(*failed, *copying, *forward) == [("other", 8), ("forward", 100)]
 
 
+def test_a_function_that_draws_numbers_on_the_cpu_does_not_begin_the_forward_pass() -> None:
+    """GIVEN a random permutation on the GPU after `Beta(0.2, 0.2).sample()`, as for mixup THEN the permutation begins the phase
+    "other", as in a replay. A function that launches a kernel begins the forward pass."""
+    zero_grad = op("Optimizer.zero_grad#SGD.zero_grad", 10, 5, cat="user_annotation")
+    function = [op("_Dirichlet", 20, 8, Sequence_number=5), op("aten::_sample_dirichlet", 22, 4)]
+    function.append(op("aten::select", 29, 1, Sequence_number=6))
+    permutation = [op("aten::randperm", 30, 8), call(1, 32), kernel(1, 34, 5)]
+    module = [op("nn.Module: Net_0", 50, 40, cat="user_annotation")]
+    forward = [*module, *(part for at in (51, 61) for part in (op("aten::mm", at, 8), call(at, at + 1), kernel(at, at + 3, 5)))]
+    expected = [("other", 10), ("zero_grad", 15), ("other", 51), ("forward", 100)]
+    assert phases_of(zero_grad, *function, *permutation, *forward) == expected
+    expected = [("other", 10), ("zero_grad", 15), ("forward", 100)]
+    assert phases_of(zero_grad, *function, call(2, 23), kernel(2, 25, 3), *permutation, *forward) == expected
+
+
 def test_a_copy_that_overlaps_the_next_launch_through_rounding_ends_before_the_launch() -> None:
     """GIVEN a copy from 20 to 29 us WHEN a graph launch begins at 28 us, because times are rounded THEN the copy ends before
     the launch."""

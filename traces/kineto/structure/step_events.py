@@ -5,9 +5,11 @@
 
 Note [What the rules see]
     The recorder and the replayer do not see some CPU ops outside of modules, so the importer also omits them. These are ops
-    that prepare a batch, and ops that launch nothing and create no autograd node. Conversions that return their input
-    unchanged, such as `x.cuda()` of a tensor on the GPU, are omitted, too. If Python functions were not recorded, the first op
-    after a new batch counts as a call of a module.
+    that prepare a batch, and ops that launch nothing and create no autograd node. A `torch.autograd.Function` creates a node
+    even without gradients, so it is omitted if it launches nothing. Such a function draws the numbers of
+    `torch.distributions.Beta`, for example. Conversions that return their input unchanged, such as `x.cuda()` of a tensor on
+    the GPU, are omitted, too. If Python functions were not recorded, the first op after a new batch counts as a call of a
+    module.
 
 Note [Copies that torch.tensor makes]
     `torch.tensor(5, device="cuda")` copies a number, not a batch, so the copy does not begin a step. Loops that generate tokens
@@ -42,6 +44,7 @@ _EXPLICIT = (
 )
 _COLLECTIVES = re.compile("c10d::")
 _ATEN_OPS = re.compile("aten::")  # other ops may launch work although no launch call was recorded
+_DISPATCHED = re.compile("::")  # the name of an op; names of subclasses of torch.autograd.Function contain no "::"
 _COPY_OPS = re.compile(r"aten::(?:to|_to_copy|copy_|_copy_from)$")
 _SEED_OPS = re.compile(r"aten::ones_like$")
 _CONVERSIONS = re.compile(r"aten::(?:to|type_as|contiguous|resolve_conj|resolve_neg)$")
@@ -119,8 +122,10 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
         recorded |= is_region[tops] & _above(_recorded_by_autograd(host, np.flatnonzero(on_main & ~of_engine)), host)[tops]
     kernels = (tables.device.kind == DeviceKind.KERNEL) & (tables.device.launch != NONE)
     if 2 * np.count_nonzero(kernels) > np.count_nonzero(host.kind[tops] == HostKind.OP):  # otherwise launches may be missing
-        launches_nothing = is_outside[tops] & ~(launched[tops] | recorded | on_engine)
-        omitted.update(tops[launches_nothing & strings.matching(host.name[tops], _ATEN_OPS.match)].tolist())
+        may_be_omitted = ~recorded & strings.matching(host.name[tops], _ATEN_OPS.match)
+        is_numbered = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] != NONE)
+        may_be_omitted |= is_numbered & ~strings.matching(host.name[tops], _DISPATCHED.search)
+        omitted.update(tops[may_be_omitted & is_outside[tops] & ~(launched[tops] | on_engine)].tolist())
     if np.any(modules != NONE):  # otherwise only recorded ops show the start of a forward pass
         recorded &= in_region | _after_built_graph(host, tops, recorded, on_engine)
     forward_call = np.isin(in_module, _called_with_gradients(host, tops, in_module))
