@@ -196,6 +196,23 @@ def test_a_check_that_finds_no_error_keeps_no_memory() -> None:
     assert after == before
 
 
+INTEGERS: dict[str, Callable[[Any], Any]] = {  # the kernel in PyTorch 2.14's error on the simulated device
+    "upsample_bilinear2d_out_frame": lambda x: F.interpolate(x, size=(2, 2), mode="bicubic", antialias=True),
+    "batch_norm_stats_cuda": lambda x: torch.batch_norm_stats(x, 1e-5),
+    "embedding_renorm_cuda_": lambda x: torch.embedding_renorm_(x[0, 0], torch.tensor([0], device="cuda"), 1, 2),
+    "weight_norm_fwd_first_dim_kernel": lambda x: torch.ops.aten._weight_norm_interface(x[0, 0], x[0, 0, :, :1]),
+    "nll_loss2d_forward_kernel": lambda x: F.nll_loss(x, torch.zeros(1, 4, 4, dtype=torch.int64, device="cuda")),
+    "gamma_cuda": lambda x: torch._sample_dirichlet(x),
+}
+
+
+@pytest.mark.parametrize("kernel", INTEGERS)
+def test_kernels_that_are_outside_of_the_database_of_operators_reject_integers(kernel: str) -> None:
+    use()
+    with pytest.raises(NotImplementedError, match=f"\"{kernel}\" not implemented for 'Byte'"):
+        INTEGERS[kernel](torch.ones(1, 2, 4, 4, dtype=torch.uint8, device="cuda"))
+
+
 def test_large_tensors_of_wrong_shapes_are_rejected() -> None:
     """The error messages are the same as in PyTorch's CUDA build."""
     use()
