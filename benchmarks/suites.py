@@ -78,6 +78,7 @@ _DEFAULT_DEVICE = {"SUITE_SETUP": "import torch; torch.set_default_device('cuda'
 _NO_DEADLINE = (  # hypothesis fails examples that take more than 200 ms
     "import hypothesis; hypothesis.settings.register_profile('slow', deadline=None); hypothesis.settings.load_profile('slow')"
 )
+_EAGERPY = (("--backend", "pytorch"), ("--backend", "pytorch-gpu"))
 _EVOTORCH = (
     "constraint_penalization decorators expects_ndim func_alg func_ops optimizers pareto_sorting ranking read_only_tensor"
     " tensor_making tensorframe tools_misc"
@@ -431,6 +432,9 @@ SUITES = (
         on_gpu=_DEFAULT_DEVICE,
     ),
     Suite("azula", "bec12b89", ("tests",), 80, "probabilists/azula bec12b89", ".", _NO_OPTIONS, on_gpu=_DEFAULT_DEVICE),
+    Suite("higher", "15a247a", ("tests",), 80, "facebookresearch/higher 15a247a", ".", _NO_OPTIONS, on_gpu=_DEFAULT_DEVICE),
+    Suite("pytorch_wavelets", "9a0c507", ("tests",), 60, "fbcotter/pytorch_wavelets 9a0c507", ".", _NO_OPTIONS),
+    Suite("eagerpy", "5b3b37a", ("tests",), 100, "jonasrauber/eagerpy 5b3b37a", ".", _EAGERPY),
     Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 60, "package"),
 )
 
@@ -630,6 +634,12 @@ CAUSES = (
         r"test_take_best_with_multiobj.*two devices, cuda:0 and cpu",
         Kind.AS_ON_A_GPU,
         "the default device is cuda, and the project creates the test's tensors on the CPU",
+    ),
+    Cause(
+        "higher",
+        r"Double backwards is not supported for CuDNN RNNs",
+        Kind.AS_ON_A_GPU,
+        "the test differentiates the gradient of an RNN, which cuDNN does not support",
     ),
     Cause("", r"name 'transforms' is not defined", Kind.ENVIRONMENT, "torchvision is not installed"),
     Cause("", r"EADDRINUSE", Kind.ENVIRONMENT, "another process used the test's port"),
