@@ -39,7 +39,7 @@ def message_of(call: GroupCall, arrived_ns: int) -> RankMessage:
     on_device = any(isinstance(tensor, VirtualTensor) for tensor in inputs)
     if on_device and not computing() and not is_kept_on_host((count,), inputs[0].dtype):
         return message
-    parts = [torch.as_tensor(v).expand(t.shape).to(t.dtype).reshape(-1) for v, t in zip(values, inputs, strict=True)]
+    parts = [_in_memory_order(torch.as_tensor(v).expand(t.shape).to(t.dtype)) for v, t in zip(values, inputs, strict=True)]
     flat = torch.cat(parts) if factor is None else torch.cat(parts).mul(factor).to(parts[0].dtype)
     message.payload = flat.contiguous().view(torch.uint8).numpy().tobytes() if count else b""
     return message
@@ -53,6 +53,15 @@ def _values(tensor: torch.Tensor) -> torch.Tensor | float | int | bool | None:
         else:
             known = payload_of(tensor) if computing() else known_values(tensor)
         return known
+
+
+def _in_memory_order(values: torch.Tensor) -> torch.Tensor:
+    """Return the elements as NCCL transfers them: one after the other from the first element, whatever the strides are."""
+    count = values.numel()
+    fits = (values.storage_offset() + count) * values.element_size() <= values.untyped_storage().nbytes()
+    if values.is_contiguous() or 0 in values.stride() or not fits:
+        return values.reshape(-1)
+    return values.as_strided((count,), (1,))
 
 
 def values_in(message: RankMessage) -> RankValues:
@@ -106,7 +115,7 @@ def assign(outputs: Sequence[torch.Tensor], flat: torch.Tensor | None) -> None:
     with torch.no_grad():
         for output, piece in zip(outputs, pieces, strict=True):
             if isinstance(output, VirtualTensor) and computing():
-                payload_of(output).copy_(piece.reshape(output.shape))
+                _in_memory_order(payload_of(output)).copy_(piece)
             elif isinstance(output, VirtualTensor):
                 by_allocation.setdefault(id(output.allocation), []).append((output, piece))
             else:
