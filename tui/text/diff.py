@@ -145,10 +145,11 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
         text, style = "NOT JUDGED: at least one trace has no steps and no GPU work.", "red"
     elif comparison.within_tolerance is None:
         why = f"{_JUDGED[comparison.judged]} varies by ±{share_text(judged.noise)} between steps"
-        if times_ns := comparison.unmeasured_phases_ns:
+        is_noise = comparison.tolerance < abs(error or 0) <= (judged.average_noise or 0)
+        if not is_noise and (times_ns := comparison.unmeasured_phases_ns) and not any(comparison.work_is_hidden):
             phase, time_ns = max(times_ns.items(), key=lambda of: of[1])
             why = f"the recording has no time of the phase {phase}, which takes {time_text(time_ns)} in the replay"
-        elif not comparison.tolerance < abs(error or 0) <= (judged.average_noise or 0):
+        elif not is_noise:
             sides = zip(("A", "B"), comparison.bottlenecks, strict=True)
             reasons = (f"{of.reason} ({side})" for side, of in sides if of is not None and of.gain_ns is None and of.reason)
             why = f"GPU time cannot be compared: {next(reasons, '')}"

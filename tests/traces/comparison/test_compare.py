@@ -258,6 +258,8 @@ def test_a_replay_of_a_study_is_not_judged_if_the_study_did_not_measure_a_phase(
         "NOT JUDGED: step time (excluding data loading) differs by +24.3 %, but the recording has no time of the phase h2d, "
         "which takes 17.0 µs in the replay."
     )
+    # WHEN the replay lacks GPU work THEN the missing work is the reason
+    assert "the phase h2d" not in verdict_sentences(replace(found, work_is_hidden=Both(False, True)))[0][0]
     # WHEN the other phases also take longer THEN the step time is outside the tolerance
     assert against(20).within_tolerance is False
 
