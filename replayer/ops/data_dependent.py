@@ -17,7 +17,7 @@ import torch
 
 from replayer.errors import require
 from replayer.op_signature import OpSignature
-from replayer.ops.known_contents import selected_by
+from replayer.ops.known_contents import indices_on_device, require_mask_shape, selected_by
 from replayer.recording.values.output_sizes import NONZERO, REPEAT_INTERLEAVE
 from replayer.state import STATE, before_sync, gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
@@ -31,16 +31,6 @@ from replayer.torch_types import TorchAny, TorchFunction
 from traces.model.layouts import Shape
 
 aten = torch.ops.aten
-
-
-def _require_mask_shape(source: torch.Tensor, mask: torch.Tensor, first: int) -> None:
-    """See `expandTensors` in ATen/native/IndexingUtils.h."""
-    for at, (size, indexed) in enumerate(zip(mask.shape, source.shape[first:], strict=False)):
-        if size != indexed:
-            raise IndexError(
-                f"The shape of the mask {[*mask.shape]} at index {at} does not match the shape of the indexed tensor"
-                f" {[*source.shape]} at index {first + at}"
-            )
 
 
 def repeated(repeats: torch.Tensor, output_size: int | None) -> torch.Tensor:
@@ -73,7 +63,7 @@ class DataDependentOps:
     # -- by a mask -----------------------------------------------------------------------------------------------------
 
     def index(self, source: TorchAny, indices: TorchAny) -> TorchAny:
-        indices = [part for index in indices for part in self._without_host_mask(index)]
+        indices = indices_on_device(source, indices, self._tensor_class)
         if not any(self._is_mask(index) for index in indices):
             return self._index(source, indices)
         if not is_virtual(source, self._tensor_class):
@@ -86,7 +76,7 @@ class DataDependentOps:
                 continue
             tensors.append(index)
             if self._is_mask(index):
-                _require_mask_shape(source, index, len(meta_indices))
+                require_mask_shape(source, index, len(meta_indices))
                 count = self._count_set("aten::index", index, index.tensor_meta.shape)
                 meta_indices += [torch.empty(count, dtype=torch.int64, device="meta")] * index.dim()
             else:
@@ -121,11 +111,6 @@ class DataDependentOps:
 
     def _is_mask(self, index: TorchAny) -> bool:
         return is_virtual(index, self._tensor_class) and is_mask(index)
-
-    def _without_host_mask(self, index: TorchAny) -> list[TorchAny]:
-        if isinstance(index, torch.Tensor) and not is_virtual(index, self._tensor_class) and is_mask(index):
-            return list(index.nonzero().unbind(1))
-        return [index]
 
     def _count_set(self, op: str, mask: torch.Tensor, shape: Shape) -> int:
         # see Note [Unknown sizes] in tensor/planning/assumed_sizes.py

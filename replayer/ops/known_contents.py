@@ -25,6 +25,9 @@ def _is_unknown_mask(index: torch.Tensor | None) -> bool:
     return index is not None and index.dtype is torch.bool and known_values.known_values(index) is None
 
 
+_SINCE_2_9 = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 9)
+
+
 def selected_by(source: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
     """Return `source[indices]` for meta tensors. Raise PyTorch's error if the indices cannot be broadcast."""
     try:
@@ -126,7 +129,7 @@ class KnownContents:
     # -- indices on the host -----------------------------------------------------------------------------------------
 
     def index(self, source: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> TorchAny:
-        return self._run(aten.index.Tensor, source, self._on_device(source, indices))
+        return self._run(aten.index.Tensor, source, indices_on_device(source, indices, self._tensor_class))
 
     def index_put(
         self,
@@ -136,25 +139,48 @@ class KnownContents:
         *rest: TorchAny,
         **options: TorchAny,
     ) -> TorchAny:
-        known, there = target.allocation.known, self._on_device(target, indices)
+        known, there = target.allocation.known, indices_on_device(target, indices, self._tensor_class)
         if rest and is_virtual(target, self._tensor_class):
             _refuse_values(target, there, rest[0])
-        if reads_an_argument(op, (target, indices, *rest), {}):
+        if reads_an_argument(op, (target, there, *rest), {}):
             wait_for_device(target.tensor_meta.index)
         result = self._run(op, target, there, *rest, **options)
         if target.tensor_meta.dtype in EXACT_DTYPES and any(map(_is_unknown_mask, there)):
             target.allocation.known = known
         return result
 
-    def _on_device(self, beside: TorchAny, indices: Sequence[torch.Tensor | None]) -> list[TorchAny]:
-        moved = []
-        for index in indices:
-            if isinstance(index, torch.Tensor) and not is_virtual(index, self._tensor_class):
-                if not is_virtual(beside, self._tensor_class):
-                    raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-                index = index.to(beside.tensor_meta.backend_device)
+
+def require_mask_shape(source: torch.Tensor, mask: torch.Tensor, first: int) -> None:
+    """See `expandTensors` in ATen/native/IndexingUtils.h."""
+    for at, (size, indexed) in enumerate(zip(mask.shape, source.shape[first:], strict=False)):
+        if size != indexed:
+            raise IndexError(
+                f"The shape of the mask {[*mask.shape]} at index {at} does not match the shape of the indexed tensor"
+                f" {[*source.shape]} at index {first + at}"
+            )
+
+
+def indices_on_device(beside: TorchAny, indices: Sequence[TorchAny], tensor_class: type) -> list[torch.Tensor | None]:
+    """Copy indices from the host to the GPU. A mask on the host is converted to positions first.
+
+    PyTorch 2.9 and later do not wait for the copy of the positions (ATen/native/IndexingUtils.h).
+    """
+    moved: list[torch.Tensor | None] = []
+    for index in indices:
+        if not isinstance(index, torch.Tensor) or is_virtual(index, tensor_class):
             moved.append(index)
-        return moved
+            continue
+        if not is_virtual(beside, tensor_class):
+            raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+        device = beside.tensor_meta.backend_device
+        if not is_mask(index):
+            moved.append(index.to(device))
+            continue
+        require_mask_shape(beside, index, sum(1 if each is None or not is_mask(each) else each.dim() for each in moved))
+        positions = index.nonzero()
+        on_device = positions.pin_memory().to(device, non_blocking=True) if _SINCE_2_9 else positions.to(device)
+        moved += on_device.unbind(1)
+    return moved
 
 
 def index_put_new(

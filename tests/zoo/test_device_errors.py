@@ -260,6 +260,23 @@ for call in (lambda: M + 1, lambda: host.cuda(non_blocking=True), torch.cuda.syn
 
 
 @VALUES
+def test_indices_on_the_cpu_are_copied_with_a_wait_and_masks_without(values: str, tmp_path: Path) -> None:
+    """PyTorch 2.14 gave these answers on the simulated device."""
+    code = """
+mask, one = torch.tensor([True, False, True]), torch.ones((), device="cuda")
+torch.cuda.set_sync_debug_mode("error")
+for call in (lambda: M[mask], lambda: M.__setitem__(mask, 2 * one), lambda: M[:, mask], lambda: M[torch.tensor([0])]):
+    print(said(call))
+torch.cuda.set_sync_debug_mode(0)
+print(said(lambda: M[mask[:2]]))
+print(M.tolist() == [[2.0] * 3, [1.0] * 3, [2.0] * 3], M[:, mask].shape)
+"""
+    refused = "RuntimeError: called a synchronizing CUDA operation"
+    shape = "IndexError: The shape of the mask [2] at index 0 does not match the shape of the indexed tensor [3, 3] at index 0"
+    assert _run(code, values, tmp_path) == [*["ok"] * 3, refused, shape, "True torch.Size([3, 2])"]
+
+
+@VALUES
 def test_fill_values_on_the_gpu_and_index_put_masks_are_read_by_the_host(values: str, tmp_path: Path) -> None:
     code = """
 mask, index, one, ones = M > 0, torch.zeros(1, dtype=torch.long, device="cuda"), torch.ones((), device="cuda"), M[0] + 1

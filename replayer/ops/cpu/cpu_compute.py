@@ -33,6 +33,7 @@ from replayer.ops.cpu.wider_dtypes import in_wider_dtypes, may_be_wider, on_meta
 from replayer.ops.gemm import PRODUCTS, use_workspace
 from replayer.ops.host_call import HostCall
 from replayer.ops.host_reads import HostReads, equal_without_kernel, is_recorded, reads_an_argument, wait_for_device
+from replayer.ops.known_contents import indices_on_device
 from replayer.state import gpu
 from replayer.tensor.allocation import allocate, assign_data, make, make_view
 from replayer.tensor.device_args import report_failed_assert
@@ -149,13 +150,8 @@ class CpuCompute:
         if len(types) > 1 and any(each.__torch_dispatch__ is not self._tensor_class.__torch_dispatch__ for each in types):
             return NotImplemented
         if func in _INDEXED and is_virtual(args[0], self._tensor_class):
-            args = (args[0], [self._on_device(index, args[0]) for index in args[1]], *args[2:])
+            args = (args[0], indices_on_device(args[0], args[1], self._tensor_class), *args[2:])
         return self._compute(func, args, kwargs or {})
-
-    def _on_device(self, index: torch.Tensor | None, beside: TorchAny) -> torch.Tensor | None:
-        if index is None or not index.is_cpu or is_virtual(index, self._tensor_class) or is_mask(index):
-            return index
-        return index.to(beside.tensor_meta.backend_device)
 
     def _compute(self, func: Op, args: TorchAny, kwargs: TorchAny) -> TorchAny:
         run = mixed_devices.runner(func, args, kwargs)
