@@ -15,12 +15,7 @@ from replayer.torch_types import Op, TorchAny, TorchFunction
 
 aten = torch.ops.aten
 
-_NAMES = (
-    "mm addmm addmm_ bmm baddbmm baddbmm_ mv addmv addmv_ dot vdot _addmm_activation _int_mm _scaled_mm"
-    " addbmm addbmm_ conv_tbc _euclidean_dist linalg_matrix_exp"  # these ops call matrix products in C++
-    " _native_multi_head_attention _transformer_encoder_layer_fwd"
-    " linalg_solve_triangular triangular_solve"  # cuBLAS solves triangular systems
-).split()
+_NAMES = "mm addmm addmm_ bmm baddbmm baddbmm_ mv addmv addmv_ dot vdot _addmm_activation _int_mm _scaled_mm".split()
 
 _WITH_BIAS = (aten.addmm.default, aten._addmm_activation.default)
 _LT_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

@@ -27,6 +27,12 @@ from traces.names.equivalent_ops import canonical_op
 _PRODUCTS = frozenset(
     f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "_slow_conv2d_forward", "_slow_conv2d_backward")
 )  # ops that call cuBLAS
+_CALL_PRODUCTS = (
+    "addbmm addbmm_ conv_tbc _euclidean_dist linalg_matrix_exp _native_multi_head_attention _transformer_encoder_layer_fwd"
+    " linalg_solve_triangular triangular_solve"  # cuBLAS solves triangular systems
+).split()
+# ops of PyTorch that call cuBLAS in C++
+OPS_WITH_PRODUCTS = frozenset(f"aten::{name}" for name in _CALL_PRODUCTS)
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
@@ -65,13 +71,14 @@ def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bo
 
 
 def ops_with_products(trace: Trace) -> frozenset[str]:
-    """Return the names of recorded ops that call a matrix product of cuBLAS, for example "aten::_euclidean_dist"."""
+    """Return the names of ops that call a matrix product of cuBLAS, such as "aten::_euclidean_dist". Some ops, such as
+    "aten::convolution", are in the result only if a recorded call contains a matrix product."""
     host = trace.host
     names, at = set[int](), host.parent[trace.strings.matching(host.name, _PRODUCTS.__contains__)]
     while len(at := np.unique(at[at != NONE])):
         names.update(host.name[at].tolist())
         at = host.parent[at]
-    return frozenset(trace.strings[name] for name in names) - _PRODUCTS
+    return frozenset(trace.strings[name] for name in names) - _PRODUCTS | OPS_WITH_PRODUCTS
 
 
 # bytes that an op allocates (positive) and frees (negative), before its first output and after each output

@@ -11,7 +11,7 @@ from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.op_signature import OpSignature
 from replayer.recording.values.assumed_values import AssumedValues
-from replayer.recording.workspaces import WorkspaceSequence
+from replayer.recording.workspaces import OPS_WITH_PRODUCTS, WorkspaceSequence
 from replayer.timing.host_threads import Caller, HostThread
 from replayer.timing.stream import VirtualStream
 from traces.model.machine import DeviceProperties, Machine
@@ -49,7 +49,7 @@ class FakeGpu:
         self.copies: list[tuple[OpSignature, str, int, int, bool]] = []
         self.reads: list[tuple[OpSignature, int, int]] = []
         self.answers: dict[str, list[float]] = {}
-        self.ops_with_products: frozenset[str] = frozenset()
+        self.ops_with_products = OPS_WITH_PRODUCTS
         # Maps the shape of a tensor to the number of elements that a search finds.
         self.selections: dict[tuple[int, ...], int] = {}
         self.assumed = AssumedValues(lambda: 0)
@@ -104,7 +104,7 @@ class FakeGpu:
         pass
 
     def calls_product(self, signature: OpSignature) -> bool:
-        return signature.op in self.ops_with_products
+        return self.blas.kept and signature.op in self.ops_with_products
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
         return ()

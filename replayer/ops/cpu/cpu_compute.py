@@ -208,6 +208,8 @@ class CpuCompute:
             ("computed", func, tuple(call.seen), outputs, layout, call.option),
             lambda: call.signature(func._schema.name, outputs, launches(func, does_something)),
         )
+        if here.calls_product(signature):
+            here.blas.use(here.devices[index].allocator, here.current.stream(index))
         here.launches.launch(signature, index)
         if _waits_for_size(func, args, kwargs):
             wait_for_device(index)

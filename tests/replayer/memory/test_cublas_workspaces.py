@@ -109,6 +109,23 @@ def test_ops_that_call_matrix_products_in_cpp_allocate_a_cublas_workspace() -> N
     assert held() - start == USUAL_BYTES
 
 
+def test_ops_with_several_results_and_ops_that_wait_for_the_gpu_may_call_matrix_products() -> None:
+    """The fast path of multi-head attention returns two tensors. In PyTorch 2.13, `matrix_exp` waits for the GPU."""
+    keeping()
+    matrix, attention = torch.eye(4, device="cuda"), torch.nn.MultiheadAttention(8, 2, batch_first=True, device="cuda").eval()
+    words = torch.ones(2, 3, 8, device="cuda")
+
+    def attend() -> None:
+        with torch.inference_mode():
+            attention(words, words, words)
+
+    for call in (lambda: torch.linalg.matrix_exp(matrix), attend):
+        torch._C._cuda_clearCublasWorkspaces()
+        start = held()
+        call()
+        assert held() - start == USUAL_BYTES
+
+
 def test_an_op_that_called_a_matrix_product_in_the_recording_allocates_a_cublas_workspace() -> None:
     """GIVEN a recording in which PyTorch computed convolutions as matrix products, because cuDNN could not compute them."""
     gpu = keeping()
