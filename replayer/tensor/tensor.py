@@ -443,6 +443,7 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
             moved: TorchAny = made
             moved.before, moved.now = type(made), tensor.detach()
             ACTUAL_CLASS.__set__(moved, _MovedTensor)
+            del moved.allocation  # a graph does not keep the GPU memory of a parameter that moved
 
 
 def _known_to_graph(tensor: TorchAny, data: torch.Tensor) -> TorchAny:

@@ -132,3 +132,19 @@ def test_a_parameter_that_moved_away_and_back_still_receives_gradients() -> None
     loss.backward()
     assert seen == [weight.grad] and weight.grad is not None
     assert (weight.grad.device.type, weight.grad.shape) == ("cuda", (2,))
+
+
+def test_a_graph_does_not_keep_the_gpu_memory_of_a_parameter_that_moved_to_the_cpu() -> None:
+    """GIVEN a loss that a script still holds WHEN the model moves to the CPU THEN the GPU memory of its 2 KiB weight is free,
+    because the graph refers to the parameter itself. A model that moves back can still compute gradients."""
+    use()
+    start = torch.cuda.memory_allocated()
+    weight = torch.nn.Parameter(torch.ones(512, device="cuda"))
+    cubes = weight**3
+    assert torch.cuda.memory_allocated() - start == 2 * 2048
+    weight.data = weight.data.cpu()
+    assert torch.cuda.memory_allocated() - start == 2048
+    weight.data = weight.data.cuda()
+    assert torch.cuda.memory_allocated() - start == 2 * 2048
+    cubes.sum().backward()
+    assert weight.grad is not None and weight.grad.is_cuda
