@@ -99,15 +99,15 @@ def test_an_op_on_two_tensor_classes_is_handled_by_the_other_class() -> None:
         assert compute.dispatch(aten.neg.default, types) == by
 
 
-def test_an_index_tensor_on_the_cpu_is_copied_to_the_device_but_a_mask_is_not() -> None:
+def test_indices_on_the_cpu_are_copied_to_the_device_and_masks_become_positions() -> None:
     use()
     x, on_device = torch.zeros(3, device="cuda"), torch.tensor([1], device="cuda")
     compute = _Compute({}, {}, {})
-    _, (_, (index, mask, none, same)), _ = compute.dispatch(
+    _, (_, (index, positions, none, same)), _ = compute.dispatch(
         aten.index.Tensor, (VirtualTensor,), (x, [INDEX, MASK, None, on_device])
     )
     assert index.is_cuda and index.shape == (2,)
-    assert mask is MASK and none is None and same is on_device
+    assert positions.is_cuda and positions.shape == (2,) and none is None and same is on_device
     _, (_, (index,)), _ = compute.dispatch(aten.index.Tensor, (VirtualTensor,), (X, [INDEX]))
     assert index is INDEX
     assert compute.dispatch(aten.neg.default, (VirtualTensor,), (x,))[1] == (x,)
