@@ -233,26 +233,31 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp], profiled: int) -> list[MissingOp]:
-    """Return the ops of a replay that have no recorded times in at least half of the `steps` that call them. `profiled` is the
-    number of recorded steps with kernels. If fewer than one in `profiled` steps call an op, for example to save a checkpoint,
-    the recording lacks the op by chance, so the op is not returned."""
+    """Return the ops of a replay that have no recorded times in at least half of a rank's `steps` that call them. `profiled` is
+    the number of a rank's recorded steps with kernels. If less than half of the steps, and fewer than one in `profiled` steps,
+    call an op, for example to save a checkpoint, the recording lacks the op by chance. Such an op is not returned."""
     host, strings, work = trace.host, trace.strings, trace.device.take(work_rows(trace))
-    step = np.zeros(len(host), np.int64)
+    step, rank = np.zeros(len(host), np.int64), np.zeros(1, np.int64)
     if len(trace.steps):
-        step = step_windows(trace).holding(host.start_ns, host_ranks(trace))
+        step, rank = step_windows(trace).holding(host.start_ns, host_ranks(trace)), trace.steps.rank
         step = np.where(np.isin(step, steps), step, NONE)
     is_matched = np.isin(work.origin, (Origin.EXACT, Origin.EQUIVALENT))
     unmatched = np.zeros(len(host) + 1, bool)  # the last entry is for work without a launch
     unmatched[work.launch[~is_matched]] = True
+
+    def per_rank(rows: Column) -> Column:
+        return np.bincount(rank[np.setdiff1d(rows, NONE)], minlength=int(rank.max()) + 1)
+
+    compared = per_rank(steps)
     found = []
     for op in missing:
         shapes, _, others = op.shapes.partition(";+")  # ";+37 more" replaces the last shapes of a long list
         wanted = re.compile(re.escape(shapes) + (";" if others else r"\Z"))
         calls = (host.name == strings.find(op.op)) & strings.matching(host.shapes, wanted.match)
         estimated = calls & unmatched[:-1]
-        of_calls, of_estimates = (np.setdiff1d(step[of], NONE) for of in (calls, estimated if estimated.any() else calls))
-        is_usual = 2 * len(of_estimates) >= len(of_calls) and profiled * len(of_estimates) >= len(steps)
-        if not calls.any() or (len(of_estimates) and is_usual):
+        of_calls, of_estimates = (per_rank(step[of]) for of in (calls, estimated if estimated.any() else calls))
+        is_usual = (2 * of_estimates >= of_calls) & (max(profiled, 2) * of_estimates >= compared)
+        if not calls.any() or (is_usual & (of_estimates > 0)).any():
             found.append(op)
     return found
 

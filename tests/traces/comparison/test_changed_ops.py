@@ -28,7 +28,7 @@ from traces.comparison.program.same_program import same_program
 from traces.figures.measure import launch_steps
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.model.run import MissingOp
-from traces.model.trace import Origin, Trace
+from traces.model.trace import Origin, Thread, Trace
 from traces.model.workload import Sameness
 from traces.names.equivalent_ops import canonical_op
 from traces.rates.achieved_rates import achieved
@@ -342,6 +342,29 @@ def test_an_op_is_missing_if_half_of_the_steps_lack_its_times(estimated: tuple[i
     is_add = trace.device.name == trace.strings.find("vectorized_add")
     trace.device.origin[is_add & np.isin(launch_steps(trace), estimated)] = Origin.ROOFLINE
     assert missing_in(trace, np.array([1, 2, 3]), missing, profiled=3) == missing * is_missing
+
+
+def test_an_op_that_one_rank_calls_in_each_step_is_missing() -> None:
+    """GIVEN a replay of two ranks with two steps each, of which one was profiled WHEN one rank calls aten::save in both steps
+    THEN the recording lacks the op."""
+    trace = training(steps=4)
+    is_second = trace.host.start_ns >= trace.steps.start_ns[2]
+    trace.threads.append(Thread(1, 100, "main", "main"))
+    trace.steps.rank[2:], trace.host.thread[is_second] = 1, 2
+    is_save = is_second & (trace.host.name == trace.strings.find("aten::add_"))
+    trace.host.name[is_save], trace.host.shapes[is_save] = trace.strings.add("aten::save"), trace.strings.add("2,2")
+    missing = [MissingOp("aten::save", "2,2", 2)]
+    assert missing_in(trace, np.arange(4), missing, profiled=1) == missing
+
+
+def test_an_op_that_half_of_the_steps_call_is_missing_even_if_only_one_step_was_profiled() -> None:
+    trace = training(steps=4)
+    missing = [MissingOp("aten::save", "2,2", 1)]
+    for steps, is_missing in (((1,), False), ((1, 3), True)):
+        for step in steps:
+            op = int(np.flatnonzero(trace.host.start_ns > trace.steps.start_ns[step])[0])
+            trace.host.name[op], trace.host.shapes[op] = trace.strings.add("aten::save"), trace.strings.add("2,2")
+        assert missing_in(trace, np.arange(4), missing, profiled=1) == missing * is_missing
 
 
 @pytest.mark.parametrize(("profiled", "is_missing"), [(1, False), (2, False), (4, True)])
