@@ -522,16 +522,21 @@ def test_clocks_disagree_if_gpu_work_ends_after_the_host_waited_for_it(
 
 
 @pytest.mark.parametrize(
-    ("kind", "late_us", "problems"),
-    [("Pageable", 1001, {"work-after-synchronization": 1}), ("Pageable", 1000, {}), ("Pinned", 1001, {})],
+    ("kind", "late_us", "name", "problems"),
+    [
+        ("Pageable", 1001, "cudaMemcpyAsync", {"work-after-synchronization": 1}),
+        ("Pageable", 1000, "cudaMemcpyAsync", {}),
+        ("Pinned", 1001, "cudaMemcpyAsync", {}),
+        ("Pageable", 1001, "cudaGraphLaunch", {}),
+    ],
 )
 def test_clocks_disagree_if_a_copy_to_pageable_memory_ends_after_its_call(
-    kind: str, late_us: int, problems: dict[str, int]
+    kind: str, late_us: int, name: str, problems: dict[str, int]
 ) -> None:
     """GIVEN two copies to the CPU WHEN the first one ends 1001 us after its call THEN the clocks disagree. A call for pinned
-    memory does not wait for its copy, and a difference of 1000 us is accepted."""
+    memory and a launch of a CUDA graph do not wait for the copy, and a difference of 1000 us is accepted."""
     copy = {"cat": "gpu_memcpy", "name": f"Memcpy DtoH (Device -> {kind})"}
-    calls = [call(at, 5000 * at, 100, "cudaMemcpyAsync") for at in (1, 2)]
+    calls = [call(at, 5000 * at, 100, name) for at in (1, 2)]
     trace = imported(*calls, kernel(5050, 50 + late_us, 1) | copy, kernel(10_050, 10, 2) | copy)
     assert trace.problems == problems
 

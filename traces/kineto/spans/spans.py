@@ -52,6 +52,7 @@ from traces.kineto.spans.repeated_events import each_event_once
 from traces.kineto.spans.shapes import Shapes
 from traces.kineto.spans.thread_roles import roles_of
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Strings, Thread
+from traces.names.device_names import GRAPH_LAUNCHES
 from traces.names.launch_configs import config_text
 from traces.names.profiler_json import ProfilerJson
 
@@ -333,7 +334,9 @@ def _with_launches(
         if late := launches_on_idle_devices(spans, host.spans.end_ns):
             problems["clocks-late"] += late
         waits = (host.spans.kind == HostKind.RUNTIME) & strings.matching(host.spans.name, _WAIT_FOR_ALL.search)
-        copies = strings.matching(spans.name, _COPY_TO_PAGEABLE.match)
+        # The launch of a CUDA graph does not wait for the graph's copies.
+        of_graph = strings.matching(host.spans.name[spans.launch], GRAPH_LAUNCHES.__contains__)
+        copies = strings.matching(spans.name, _COPY_TO_PAGEABLE.match) & ~of_graph
         _count(problems, "work-after-synchronization", ends_after_wait(spans, host.spans, waits, copies))
     return spans.take(np.lexsort((spans.kind, spans.start_ns, spans.stream, spans.device))), missing
 
