@@ -454,6 +454,17 @@ def test_repeated_kernels_of_a_recording_without_ops_begin_with_their_launches()
     assert found is not None and (found.steps, found.pace_ns, found.gpu_time_ns) == (3, 200 * US, 150 * US)
 
 
+def test_iterations_of_one_graph_launch_are_one_step() -> None:
+    """GIVEN a recording without ops WHEN one launch of a CUDA graph runs four iterations of 100 us THEN they are one step."""
+    profile = Profile()
+    profile.launch("aten::op", ["gemm", "Memcpy DtoH (Device -> Pinned)"] * 4, lasts_us=50, call="cudaGraphLaunch")
+    profile.events = [event for event in profile.events if event["cat"] != "cpu_op"]
+    trace = profile.read()
+    found = pace(trace)
+    assert (trace.provenance["steps_from"], len(trace.steps)) == ("whole", 1)
+    assert found is not None and found.gpu_time_ns == 400 * US
+
+
 @pytest.mark.parametrize(
     ("ranges", "outside", "trains", "source"),
     [

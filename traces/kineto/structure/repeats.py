@@ -16,7 +16,8 @@ Note [Repeated ops]
     only its ops repeat. The first iteration may run different ops than later iterations, for example to process a prompt. If
     only launches of CUDA graphs repeat, training steps are found from these launches. In a recording without ops, the work of
     the stream with the most kernels and copies is searched instead. If the launches were recorded, a step begins with the
-    launch of its first kernel.
+    launch of its first kernel. If one launch runs several iterations, their times on the host are unknown, so the recording is
+    one step.
 
 Note [Marked iterations]
     Inference servers put a profiler range around each iteration, for example "step[DECODE bs=32]". If the main thread has at
@@ -133,6 +134,8 @@ def repeated_kernels(host: HostSpans, device: DeviceSpans, strings: Strings) -> 
         return None
     firsts, launch = rows[::unit], device.launch[rows[::unit]]
     starts_ns = device.start_ns[firsts] if (launch == NONE).any() else host.start_ns[launch]
+    if (np.diff(starts_ns) <= 0).any():  # a launch of a CUDA graph may run several iterations
+        return None
     return Repeats(starts_ns.tolist(), len(rows) % unit > 0)
 
 
