@@ -380,6 +380,9 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 class VirtualParameter(VirtualTensor):  # type: ignore[metaclass]
     plain_class: ClassVar[type[TorchAny]] = torch.nn.Parameter
 
+    # PyTorch clones a parameter, and copies neither its gradient nor attributes that the script has set
+    __deepcopy__ = torch.nn.Parameter.__deepcopy__
+
 
 class _MovedTensor(torch.Tensor):
     """Represents a tensor that an autograd graph saved on the GPU, after the script moved the tensor to the CPU."""

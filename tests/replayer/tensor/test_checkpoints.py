@@ -151,13 +151,28 @@ def test_models_and_tensors_can_be_deep_copied_and_pickled() -> None:
     a: Any
     b: Any
     for a, b in zip(model.parameters(), twin.parameters(), strict=True):
-        assert b.allocation is not a.allocation and b.grad is not None
+        assert b.allocation is not a.allocation and a.grad is not None and b.grad is None
         assert type(b).__name__ == "Parameter" and isinstance(b, nn.Parameter) and b.requires_grad
     x = torch.full((2, 2), 3.0, device="cuda", requires_grad=True)
     back = pickle.loads(pickle.dumps(x))
     assert type(back) is VirtualTensor and back.requires_grad and back.shape == x.shape
     with pytest.raises(RuntimeError, match="graph leaves"):
         copy.deepcopy(x * 2)
+
+
+def test_a_deep_copy_of_a_parameter_is_a_clone_without_its_gradient_as_in_pytorch() -> None:
+    gpu = use()
+    parameter: Any = nn.Parameter(torch.zeros(2, 3, device="cuda"))
+    leaf: Any = torch.zeros(2, 3, device="cuda", requires_grad=True)
+    for tensor in (parameter, leaf):
+        tensor.sum().backward()
+        tensor.mark = "set by the script"
+    gpu.launched_ops.clear()
+    copied: Any = copy.deepcopy(parameter)
+    assert (copied.grad, hasattr(copied, "mark"), copied.requires_grad, gpu.launched) == (None, False, True, ["clone"])
+    gpu.launched_ops.clear()
+    copied = copy.deepcopy(leaf)
+    assert (copied.grad.shape, copied.mark, gpu.launched) == ((2, 3), "set by the script", ["copy_", "copy_"])
 
 
 def test_a_module_with_uninitialized_parameters_can_be_saved_and_loaded() -> None:
