@@ -24,7 +24,8 @@ Note [After a backward pass]
 
 Note [Copies to the GPU]
     The recorder does not see ops that create a tensor, so a copy to the GPU after such ops also begins the phase "h2d". In a
-    forward pass, in a loss and after other ops, a copy belongs to the current phase.
+    forward pass, in a loss and after other ops, a copy belongs to the current phase. The same is true of a call that moves a
+    module, such as `nn.CrossEntropyLoss().cuda()`, which may copy nothing.
 
 Note [Before the first phase]
     If `begin_ns` is set, the time between `begin_ns` and the first phase counts as "other". If the first phase is "loader",
@@ -99,6 +100,11 @@ class PhaseSplitter:
         return self._boundary_ns
 
     @property
+    def begins_at_copy(self) -> bool:
+        # see Note [Copies to the GPU]
+        return self._boundary_ns is not None or self._may_copy
+
+    @property
     def is_after_backward(self) -> bool:
         return self._after_backward and not self.inside and self.current in ("backward", "other")
 
@@ -108,7 +114,7 @@ class PhaseSplitter:
 
     def enter(self, name: str, now_ns: int) -> bool:
         """Enter a phase. Return True if a new segment begins."""
-        if self.inside or (name == "h2d" and self._boundary_ns is None and not self._may_copy):
+        if self.inside or (name == "h2d" and not self.begins_at_copy):
             return False
         self.inside = self._may_copy = True
         self._after_backward = False

@@ -127,6 +127,8 @@ class ScriptSplitter(Generic[ThreadT]):
             # If a script begins with a backward pass, no forward phase is added before the backward pass.
             if not ends and (self.phases.current or self._has_steps):
                 self._forward_before(thread, now_ns)
+        elif phase == "other" and not self.phases.begins_at_copy:
+            return
         if self.phases.enter(phase, now_ns):
             self._begun(thread, now_ns)
 
