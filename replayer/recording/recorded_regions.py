@@ -67,7 +67,7 @@ class RecordedRegions:
         self._regions: dict[str, _RecordedRegion] = {}
         # maps a function's number and its input shapes to the recorded function and its inputs
         self._taken: dict[tuple[str, Shapes], tuple[str, Shapes] | None] = {}
-        self._resized_calls: dict[tuple[int, tuple[tuple[int, int], ...]], RecordedCall] = {}
+        self._resized_calls: dict[tuple[int, Ops], RecordedCall] = {}
 
     @classmethod
     def of(cls, trace: Trace, rank: int, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> RecordedRegions:
@@ -122,16 +122,13 @@ class RecordedRegions:
 
     def _resized(self, call: RecordedCall, sizes: dict[int, int], graph_ops: GraphOps) -> RecordedCall:
         """Replace sizes in the ops of a call. An op that the graph calls with its recorded shapes does not change."""
-        key = id(call), tuple(sizes.items())
-        if key not in self._resized_calls:
-            ops = [
-                one
-                if _is_in(one, graph_ops)
-                else replace(one, shapes=tuple(tuple(sizes.get(size, size) for size in shape) for shape in one.shapes))
-                for one in call.ops
-            ]
-            self._resized_calls[key] = RecordedCall(tuple(ops), None)
-        return self._resized_calls[key]
+        ops = tuple(
+            one
+            if _is_in(one, graph_ops)
+            else replace(one, shapes=tuple(tuple(sizes.get(size, size) for size in shape) for shape in one.shapes))
+            for one in call.ops
+        )
+        return self._resized_calls.setdefault((id(call), ops), RecordedCall(ops, None))
 
     def _calls(
         self, region: _RecordedRegion | None, inputs: Shapes, graph_ops: Callable[[], GraphOps], is_backward: bool

@@ -42,7 +42,8 @@ def test_compiled_inference_takes_the_recorded_call_with_the_same_sizes() -> Non
 
 def test_an_op_of_compiled_inference_keeps_the_recorded_sizes_that_the_graph_has() -> None:
     """GIVEN a recorded decoding step with a product of 16 rows and a cache of length 16 WHEN the cache has length 24 and the
-    product still has 16 rows THEN the attention and the fused kernel get length 24. The product keeps its 16 rows."""
+    product still has 16 rows THEN the attention and the fused kernel get length 24. The product keeps its 16 rows. In a second
+    graph, the product also has 24 rows."""
     events = Events()
     at = events.step_with_region(0)
     attention = "aten::_scaled_dot_product_efficient_attention"
@@ -51,14 +52,18 @@ def test_an_op_of_compiled_inference_keeps_the_recorded_sizes_that_the_graph_has
     for i, (name, shapes) in enumerate(ops.items()):
         events.op(name, at + 130 + 20 * i, 15, shapes)
         events.launch("cudaLaunchKernel", at + 135 + 20 * i, ("kernel", 3))
-    graph = graph_ops_of([
-        (attention, ((2, 4, 1, 32), (2, 4, 24, 32))), ("aten::mm", ((16, 8), (8, 4))), ("aten::cat", ((2, 23, 4), (2, 1, 4))),
-    ])  # fmt: skip
-    (call,) = _regions(events.trace()).calls("0/0", (), lambda: graph, is_backward=False)
-    by_op = {one.op: one.shapes for one in call.ops}
-    assert by_op[attention] == ((2, 4, 1, 32), (2, 4, 24, 32))
-    assert by_op["aten::mm"] == ((16, 8), (8, 4))
-    assert by_op[kernel] == ((2, 24, 4),)
+    regions = _regions(events.trace())
+    for rows in (16, 24):
+        graph = graph_ops_of([
+            (attention, ((2, 4, 1, 32), (2, 4, 24, 32))),
+            ("aten::mm", ((rows, 8), (8, 4))),
+            ("aten::cat", ((2, 23, 4), (2, 1, 4))),
+        ])
+        (call,) = regions.calls("0/0", (), partial(dict, graph), is_backward=False)
+        by_op = {one.op: one.shapes for one in call.ops}
+        assert by_op[attention] == ((2, 4, 1, 32), (2, 4, 24, 32))
+        assert by_op["aten::mm"] == ((rows, 8), (8, 4))
+        assert by_op[kernel] == ((2, 24, 4),)
 
 
 def test_a_cuda_graph_matches_the_recorded_call_with_equal_input_sizes() -> None:
