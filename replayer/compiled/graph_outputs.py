@@ -67,9 +67,10 @@ class GraphOutputs:
         self._calls[key] = max(self._calls[key], self._fewest_calls + 1)
 
     def continue_step(self) -> None:
-        """Count a call of an unrecorded function as part of the current step. If this function uses a CUDA graph, the backward
-        pass that called it does not begin a step."""
-        self._step = _current_step()[1]
+        """Count a call of an unrecorded function as part of the current step if a backward pass is pending. If this function
+        uses a CUDA graph, the backward pass that called it does not begin a step."""
+        if self._awaits_backward:
+            self._step = _current_step()[1]
 
     def end_call(self, results: Iterable[TorchAny], inputs: frozenset[int], *, is_backward: bool, trains: bool) -> None:
         """Remember all outputs that use memory other than the inputs' memory. `inputs` contains the ids of the inputs'

@@ -322,13 +322,7 @@ for step in range({steps}):
     loss = compiled(torch.ones(16, 8, device="cuda"))
     {after}
 """
-
-
-def test_an_overwritten_output_of_a_cuda_graph_raises_an_error_when_it_is_read() -> None:
-    """GIVEN the outputs of five calls WHEN the script reads them later THEN the first two raise PyTorch's error. They come from
-    the warm-up and from the capture of the graph. Outputs of launches are overwritten without an error."""
-    after = "loss.mean().backward(); model.zero_grad(); kept.append(loss.detach())"
-    script = LAUNCHES_GRAPHS.format(steps=5, after=after) + """
+FINDS_OVERWRITTEN = """
 for number, output in enumerate(kept):
     try:
         output.view(-1).sum()
@@ -337,7 +331,22 @@ for number, output in enumerate(kept):
         overwritten.append(number)
 assert overwritten == [0, 1], overwritten
 """
-    replay_script(script, recording(graphs=True))
+
+
+def test_an_overwritten_output_of_a_cuda_graph_raises_an_error_when_it_is_read() -> None:
+    """GIVEN the outputs of five calls WHEN the script reads them later THEN the first two raise PyTorch's error. They come from
+    the warm-up and from the capture of the graph. Outputs of launches are overwritten without an error."""
+    after = "loss.mean().backward(); model.zero_grad(); kept.append(loss.detach())"
+    replay_script(LAUNCHES_GRAPHS.format(steps=5, after=after) + FINDS_OVERWRITTEN, recording(graphs=True))
+
+
+def test_a_compiled_function_that_begins_with_unrecorded_code_begins_a_step() -> None:
+    """GIVEN a compiled function with a graph break after a division that was not recorded THEN each call of the function
+    overwrites earlier outputs, as without the division."""
+    after = "loss.mean().backward(); model.zero_grad(); kept.append(loss.detach())"
+    script = LAUNCHES_GRAPHS.format(steps=5, after=after) + FINDS_OVERWRITTEN
+    broken = "def broken(x):\n    x = x / 2\n    torch._dynamo.graph_break()\n    return model(x)\ncompiled = "
+    replay_script(script.replace("compiled = ", broken).replace("compile(model", "compile(broken"), recording(graphs=True))
 
 
 def test_adding_to_the_gradients_of_an_earlier_cuda_graph_raises_an_error() -> None:
