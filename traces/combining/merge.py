@@ -15,6 +15,12 @@ Note [Forward passes that a profile does not show]
     The recorder's profiles contain no calls of modules. If a script accumulates gradients and loads the next batch before the
     backward pass, a profile does not show where the next forward pass begins. The recorder sees the call of the module, so a
     step in which it found more forward passes keeps the recorder's phases.
+
+Note [The end of a backward pass]
+    In a profile, a backward pass ends with its last event. The script goes on later, for example because a thread of autograd
+    still holds Python's lock. The recorder knows when `backward` returned. The backward pass of a profiled step therefore ends
+    at this time if the script's thread has no event in between. Otherwise this time would belong to the next phase in profiled
+    steps, but to the backward pass in clean steps.
 """
 
 from __future__ import annotations
@@ -169,22 +175,19 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
     recording = _split_before_loader(recording, profile, own, theirs)
     provenance = recording.provenance | {"profile": {key: of for key, of in profile.provenance.items() if key != "ranks"}}
     joined = _replaced_steps(recording, profile, own, theirs)
-    runs = recording.runs | {rank: with_clean_pace(run, joined, rank, _cut_otherwise(recording, profile, own, theirs))}
+    runs = recording.runs | {rank: with_clean_pace(run, joined, rank, _cut_otherwise(recording, joined, own))}
     if late := _clean_after_profile(joined, rank):
         problems["clean-steps-after-profile"] = late
     return replace(joined, grain=grain, runs=runs, provenance=provenance, problems=dict(problems), lacks=lacks)
 
 
-def _cut_otherwise(recording: Trace, profile: Trace, own: Column, theirs: Column) -> list[str]:
+def _cut_otherwise(recording: Trace, joined: Trace, own: Column) -> list[str]:
     # The profiler's cost is measured in training steps. An evaluation step that compiles code may take longer than all others.
     trains = recording.steps.kind[own] != StepKind.EVALUATION
-    own, theirs = (own[trains], theirs[trains]) if trains.any() else (own, theirs)
+    own = own[trains] if trains.any() else own
     seen_ns, whole_ns = (
         {trace.strings[name]: int(trace.phases.duration_ns[of].sum()) for name, of in by_value(joined_phases(trace)[0]).items()}
-        for trace in (
-            with_rows(trace, {"phases": np.flatnonzero(np.isin(trace.phases.step, steps))})
-            for trace, steps in ((recording, own), (profile, theirs))
-        )
+        for trace in (with_rows(of, {"phases": np.flatnonzero(np.isin(of.phases.step, own))}) for of in (recording, joined))
     )
     shorter = [name for name, ns in seen_ns.items() if ns < SEEN_SHARE * whole_ns.get(name, 0)]
     missing_ns = sum(whole_ns[name] - seen_ns[name] for name in shorter)
@@ -292,6 +295,7 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
     hidden = np.empty(0, np.int64)
     if _have_epochs(recording, profile):
         hidden = np.union1d(_steps_with_own_graphs(profile), _steps_with_unseen_forwards(recording, profile, own, theirs))
+        profile = replace(profile, phases=_until_backward_returns(recording, profile, own, theirs))
     hidden = hidden[np.isin(step_of[hidden], recording.phases.step)]
     profile = with_rows(
         profile, {"phases": np.flatnonzero((step_of[profile.phases.step] != NONE) & ~np.isin(profile.phases.step, hidden))}
@@ -332,6 +336,30 @@ def _steps_with_own_graphs(profile: Trace) -> Column:
 def _steps_with_unseen_forwards(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Column:
     # see Note [Forward passes that a profile does not show]
     return np.asarray(theirs[phases_per_step(profile, "forward")[theirs] < phases_per_step(recording, "forward")[own]])
+
+
+def _until_backward_returns(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Phases:
+    # see Note [The end of a backward pass]
+    phases, ends_ns = profile.phases.take(slice(None)), profile.phases.end_ns
+    on_main = np.append([thread.role == "main" for thread in profile.threads], False)[profile.host.thread]
+    events_ns = np.sort(profile.host.start_ns[on_main])
+    for pair in zip(own.tolist(), theirs.tolist(), strict=True):
+        passes, rows = (
+            np.flatnonzero((trace.phases.step == step) & (trace.phases.name == trace.strings.find("backward")))
+            for trace, step in zip((recording, profile), pair, strict=True)
+        )
+        if len(passes) != len(rows):
+            continue
+        for row, returned_ns in zip(rows.tolist(), recording.phases.end_ns[passes].tolist(), strict=True):
+            later_ns, following = returned_ns - int(ends_ns[row]), row + 1
+            if following == len(phases) or phases.step[following] != pair[1]:
+                continue
+            first, last = np.searchsorted(events_ns, (ends_ns[row], returned_ns))
+            if first == last and 0 < later_ns < phases.duration_ns[following]:
+                phases.duration_ns[row] += later_ns
+                phases.start_ns[following] += later_ns
+                phases.duration_ns[following] -= later_ns
+    return phases
 
 
 def _fit_phases(trace: Trace, steps: Column) -> None:

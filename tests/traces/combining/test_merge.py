@@ -28,6 +28,8 @@ from traces.model.trace import (
     Collectives,
     Device,
     DeviceSpans,
+    HostKind,
+    HostSpans,
     Origin,
     Parts,
     Phases,
@@ -162,6 +164,12 @@ def profile_of(recording: Trace, rows: list[int]) -> Trace:
     phases = recording.phases.take(np.isin(recording.phases.step, rows))
     phases.step = np.searchsorted(rows, phases.step).astype("i4")
     return Trace(steps=recording.steps.take(rows), phases=phases, strings=recording.strings, runs={0: Run(clock="recording")})
+
+
+def events_on_main(trace: Trace, name: str, starts_ns: list[int]) -> HostSpans:
+    kind = HostKind.RUNTIME if name.startswith("cuda") else HostKind.OP
+    each = {"name": trace.strings.add(name), "duration_ns": 5, "thread": 0, "kind": kind}
+    return HostSpans.of(start_ns=starts_ns, **{column: [value] * len(starts_ns) for column, value in each.items()})
 
 
 def around(profile: Trace, before: int = 3, after: int = 2, slower: float = 1.25) -> tuple[Trace, list[int]]:
@@ -536,3 +544,32 @@ def test_a_step_keeps_the_recorders_phases_if_its_profile_shows_no_forward_pass(
     assert fault(trace) is None
     names = [[trace.strings[name] for name in trace.phases.name[trace.phases.step == number - 100]] for number in numbers]
     assert names[1] == ["forward", "backward"] and names[0] == names[2] and len(names[0]) == 6
+
+
+def test_phases_are_scaled_separately_in_steps_that_keep_the_recorders_phases() -> None:
+    """GIVEN a profiled step that launches a CUDA graph and therefore keeps the recorder's phases WHEN the profile alone would
+    show a longer forward pass THEN each phase has its own factor: 400 / 600 and 400 / 200."""
+    recording = made([0, 1000], [800, 800], [StepKind.STEADY, StepKind.PROFILED], 0, other=0.5, forward=0.5)
+    recording.phases.duration_ns[[2, 3]] = 600, 200
+    recording.phases.start_ns[3] = 1600
+    profile = made([1000], [800], [StepKind.STEADY], 0, other=0.1, forward=0.9)
+    profile.host = events_on_main(profile, "cudaGraphLaunch", [1500])
+
+    scale = with_profile(recording, profile, [1]).run_of(0).host_scale
+
+    assert scale == pytest.approx({"other": 2 / 3, "forward": 2.0})
+
+
+@pytest.mark.parametrize(("event_ns", "lasts_ns"), [(1850, [800, 200]), (1600, [500, 500])])
+def test_a_profiled_backward_pass_ends_when_backward_returns(event_ns: int, lasts_ns: list[int]) -> None:
+    """GIVEN a profiled step of 1000 ns whose last event of autograd ends after 500 ns WHEN `backward` returned after 800 ns
+    THEN the backward pass takes 800 ns, unless the script's thread does something else in between."""
+    recording = made([0, 1000], [1000, 1000], [StepKind.STEADY, StepKind.PROFILED], 0, backward=0.8, optimizer=0.2)
+    profile = made([1000], [1000], [StepKind.STEADY], 0, backward=0.5, optimizer=0.5)
+    profile.host = events_on_main(profile, "aten::add_", [1200, event_ns])
+
+    trace = with_profile(recording, profile, [1])
+
+    assert fault(trace) is None
+    assert trace.phases.duration_ns[trace.phases.step == 1].tolist() == lasts_ns
+    assert [trace.strings[name] for name in trace.phases.name[trace.phases.step == 1]] == ["backward", "optimizer"]
