@@ -195,8 +195,10 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
 
 
 def _is_smaller_batch(inputs: tuple[InputTensor, ...], usual: tuple[InputTensor, ...]) -> bool:
-    sizes, usual_sizes = ({tensor.shape[0] for tensor in of if tensor.shape} for of in (inputs, usual))
-    return differ_in_batch_size_alone(inputs, usual) and len(sizes) == len(usual_sizes) == 1 and min(sizes) < min(usual_sizes)
+    if not differ_in_batch_size_alone(inputs, usual):
+        return False
+    changes = {(a.shape[:1], b.shape[:1]) for a, b in zip(inputs, usual, strict=True) if a != b}
+    return len(changes) == 1 and all(size < usual_size for size, usual_size in changes)
 
 
 def _without_varying(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:

@@ -141,7 +141,7 @@ def test_the_workload_is_read_from_the_first_training_step_if_there_is_one() -> 
 
 def test_sizes_that_differ_between_steps_are_not_compared() -> None:
     """GIVEN sentences that each step pads to another length WHEN another run begins with a third length THEN the script is the
-    same program, but not with another number of sentences. A smaller last batch is no varying size."""
+    same program, but not with another number of sentences."""
 
     def run(*shapes: tuple[int, int], batch_bytes: int = 64) -> WorkloadSignature:
         observer = WorkloadObserver()
@@ -159,8 +159,21 @@ def test_sizes_that_differ_between_steps_are_not_compared() -> None:
     assert compare_workloads(run((8, 9)), recorded).sameness is Sameness.SAME_PROGRAM
     assert compare_workloads(recorded, run((4, 9))).sameness is Sameness.OTHER_BATCH_SIZE
     assert compare_workloads(run((8, 3)), run((8, 9))).sameness is Sameness.OTHER_PROGRAM
-    usual, last = (InputTensor((8, 3), "float32"),), (InputTensor((5, 3), "float32"),)
-    assert WorkloadSignature(inputs=usual).with_later_step(last, 40).varying_dimensions is None
+
+
+@pytest.mark.parametrize("others", [(), ((6, 6),), ((1, 3), (8, 2))])
+def test_a_smaller_last_batch_is_no_varying_size(others: tuple[tuple[int, int], ...]) -> None:
+    """GIVEN a batch of eight samples and inputs of fixed sizes, such as an attention mask WHEN the last batch of an epoch has
+    five samples THEN another batch size is still recognized."""
+
+    def of(samples: int) -> WorkloadSignature:
+        shapes = ((samples, 3), *((samples if size == 8 else size, width) for size, width in others))
+        return WorkloadSignature(100, 400, {"Linear": 1}, tuple(InputTensor(shape, "float32") for shape in shapes))
+
+    recorded = of(8).with_later_step(of(5).inputs, 40)
+    assert recorded == of(8)
+    assert compare_workloads(recorded, of(4)).sameness is Sameness.OTHER_BATCH_SIZE
+    assert of(5).with_later_step(of(8).inputs, 40).varying_dimensions is not None
 
 
 def test_eight_later_steps_show_which_sizes_vary() -> None:
