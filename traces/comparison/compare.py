@@ -102,7 +102,8 @@ def compare(
     figures = {"steps": steps} if whole else {"compute_side": compute_side}
     repeats = any(of is None or of.period > 1 for of in paces)  # the means over a period include all kinds of steps
     rarer_steps = _rarer_steps(recorded, other) if whole and not repeats else None
-    figures |= {"gpu_busy": gpu_busy} | ({} if rarer_steps is None else {"rarer_steps": rarer_steps})
+    is_clear = rarer_steps is not None and (rarer_steps.average_noise is not None or not rarer_steps.overlaps)
+    figures |= {"gpu_busy": gpu_busy} | ({"rarer_steps": rarer_steps} if rarer_steps is not None and is_clear else {})
     judged, known, is_within = _judged(figures, tolerance, verdict, hidden)
     analyses = analyses or Both(analyse(recorded), analyse(other))
     compiled = _compiled(recorded, ours, other, theirs)

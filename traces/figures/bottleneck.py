@@ -28,7 +28,8 @@ Note [Steps with different kernels]
     An inference server runs other kernels when it reads a prompt (prefill) than when it generates a token (decode). The mean of
     such steps describes neither of them. Steps are of one kind if they run kernels with the same names. If the median times of
     two kinds differ by at least MUCH_SPREAD, `trace info` shows the time of each kind. `trace diff` compares the most frequent
-    kind, and the kind that takes most of the other time.
+    kind, and the kind that takes most of the other time. The noise of fewer than four steps is unknown. Such steps decide the
+    verdict only if all steps of one trace take longer than all steps of the other trace.
 """
 
 from __future__ import annotations
@@ -291,17 +292,15 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 def steps_by_kernels(trace: Trace) -> list[StepsOfKernels] | None:
     series, numbers = pace_series(step_times(trace), measure.steady_steps(trace)), trace.steps.number
-    if series is None or len(kinds := kinds_of_steps(trace)) < 2:
+    if series is None or not (kinds := kinds_of_steps(trace)):
         return None
-    found = [StepsOfKernels(len(of), int(numbers[of[0]]), median(series.interval_ns[of]) or 0) for of in kinds.values()]
-    shortest, longest = (of(kind.median_ns for kind in found) for of in (min, max))
-    return found if longest >= (1 + thresholds.MUCH_SPREAD) * shortest else None
+    return [StepsOfKernels(len(of), int(numbers[of[0]]), median(series.interval_ns[of]) or 0) for of in kinds.values()]
 
 
 @cached_result
 def kinds_of_steps(trace: Trace) -> dict[tuple[str, ...], Column]:
-    """Return the steps that run the same kernels, by the names of these kernels. The largest group is the first. If all steps
-    take about the same time, return no groups."""
+    """Return the steps that run the same kernels, by the names of these kernels. The largest group is the first. If the median
+    times of all groups are about the same, return no groups."""
     # see Note [Steps with different kernels]
     series, evaluations = pace_series(step_times(trace), measure.steady_steps(trace)), measure.evaluation_steps(trace)
     rows = series.rows if series is not None else evaluations[:0]
@@ -309,16 +308,23 @@ def kinds_of_steps(trace: Trace) -> dict[tuple[str, ...], Column]:
         profiled = measure.ran_under_profiler(trace)
         of_rank = np.isin(trace.steps.rank[evaluations], trace.steps.rank[rows])
         rows = evaluations[of_rank & (profiled[evaluations] == profiled[rows].any())]
-    lasted_ns = series.interval_ns[rows] if series is not None else rows
-    if lasted_ns.max(initial=0) < (1 + thresholds.MUCH_SPREAD) * lasted_ns.min(initial=0):
+    lasted_ns = series.interval_ns if series is not None else rows
+    rows = rows[lasted_ns[rows] > 0]
+    if not len(rows) or not _differ_much(lasted_ns[rows]):  # a quick test
         return {}
     work, of_work, count = measure.work_rows(trace), measure.launch_steps(trace), len(trace.strings)
     work = work[(trace.device.kind[work] == DeviceKind.KERNEL) & np.isin(of_work[work], rows)]
     step, names = np.divmod(np.unique(of_work[work] * count + trace.device.name[work]), count)
     names_of = {of: tuple(names[own].tolist()) for of, own in by_value(step).items()}
-    of_kind = lists_by_key((names_of.get(row, ()), row) for row in rows.tolist())
+    of_kind = lists_by_key((names_of[row], row) for row in rows.tolist() if row in names_of)
     found = {tuple(sorted(trace.strings[name] for name in kind)): np.array(rows) for kind, rows in of_kind.items()}
+    if len(found) < 2 or not _differ_much(np.array([np.median(lasted_ns[own]) for own in found.values()])):
+        return {}
     return dict(sorted(found.items(), key=lambda of: -len(of[1])))
+
+
+def _differ_much(times_ns: Column) -> bool:
+    return bool(times_ns.max() >= (1 + thresholds.MUCH_SPREAD) * times_ns.min())
 
 
 def _change_of_level(values: Column) -> int:

@@ -66,6 +66,12 @@ class Spread:
         """Return the larger noise floor, or 0 if both are unknown."""
         return max(self.noise_floor or 0.0, self.replayed_noise_floor or 0.0)
 
+    @property
+    def overlaps(self) -> bool:
+        """Return True if the 5th to 95th percentiles of the two traces overlap."""
+        ends_ns = self.recorded_p95_ns or 0, self.replayed_p95_ns or 0
+        return max(self.recorded_p5_ns or 0, self.replayed_p5_ns or 0) <= min(ends_ns)
+
     # see Note [Means of varying steps]
     @property
     def has_means(self) -> bool:

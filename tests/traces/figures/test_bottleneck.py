@@ -491,10 +491,15 @@ def test_kernels_whose_times_only_vary_are_not_reported_as_slower() -> None:
 
 
 def _with_long_steps(long: list[int], long_ms: float, kernel: str = "prefill") -> Trace:
-    ends = np.cumsum([long_ms if place in (long or [0, 4]) else 2 for place in range(9)]).tolist()
+    return _of_lengths([long_ms if place in (long or [0, 4]) else 2 for place in range(9)], long, kernel)
+
+
+def _of_lengths(steps_ms: list[float], others: list[int], kernel: str = "prefill") -> Trace:
+    """Return steps with one kernel each. The steps `others` run another kernel."""
+    ends = np.cumsum(steps_ms).tolist()
     starts = [0, *ends[:-1]]
     trace = a_trace([*zip(starts, ends, strict=True)], [Work(at + 0.1, at + 0.2, at + 0.3) for at in starts])
-    trace.device.name[long] = trace.strings.add(kernel)
+    trace.device.name[others] = trace.strings.add(kernel)
     return trace
 
 
@@ -543,6 +548,32 @@ def test_the_first_inference_step_may_run_other_kernels() -> None:
     trace = _with_long_steps([0], 10)
     trace.steps.kind[:] = StepKind.EVALUATION
     assert steps_by_kernels(trace) == [StepsOfKernels(8, 1, 2 * MS), StepsOfKernels(1, 0, 10 * MS)]
+
+
+@pytest.mark.parametrize(
+    ("ours_ms", "theirs_ms", "is_compared", "judged"),
+    [
+        ([2, 2.4], [2, 2.6], False, "steps"),  # The median times of both kinds differ by less than 15 % in the first trace.
+        ([10, 14], [9, 12], True, "steps"),  # -12.5 %, but the step of 12 ms takes longer than the step of 10 ms
+        ([10, 14], [15, 16], True, "rarer_steps"),
+    ],
+)
+def test_a_few_steps_with_different_kernels_decide_only_if_all_of_them_are_slower(
+    ours_ms: list[float], theirs_ms: list[float], is_compared: bool, judged: str
+) -> None:
+    """GIVEN seven steps of 2 ms and two steps with another kernel WHEN the times of the two steps overlap between two traces
+    THEN they do not decide."""
+    ours, theirs = (_of_lengths([first, 2, 2, 2, second, 2, 2, 2, 2], [0, 4]) for first, second in (ours_ms, theirs_ms))
+    found = compare(ours, theirs)
+    assert (found.rarer_steps is not None, found.judged) == (is_compared, judged)
+
+
+def test_a_step_without_kernels_is_no_kind_of_its_own() -> None:
+    """GIVEN inference whose GPU works for 3 ms per step WHEN one step runs no kernel THEN its time of 0 ns is not shown."""
+    work = [Work(2 * at + 0.1, 3 * at + 0.2, 3 * at + 3.2) for at in range(8)]
+    trace = a_trace([(2 * at, 2 * at + 2) for at in range(9)], work)
+    trace.steps.kind[:] = StepKind.EVALUATION
+    assert steps_by_kernels(trace) is None
 
 
 def test_a_pause_of_the_host_is_shown_for_the_step_in_which_it_happened() -> None:
