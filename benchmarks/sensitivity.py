@@ -66,7 +66,7 @@ TWINS = tuple(
         "analyses/test_launches",
         "analyses/test_critical_path",
         "kineto/test_impossible",
-        "kineto/test_rank_clocks",
+        "combining/test_rank_clocks",
         "stalls/test_data_stalls",
         "library/test_library_limits",
     )

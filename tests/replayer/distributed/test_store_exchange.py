@@ -101,6 +101,15 @@ def test_a_message_of_any_size_is_deleted_after_all_ranks_read_it(make_store: An
     assert store.num_keys() - keys_before <= keys_of_one  # at most the keys of the last operation are left
 
 
+@pytest.mark.parametrize(("members", "keys"), [([0], 0), ([0, 1], 1)])
+def test_only_messages_for_other_ranks_are_stored(members: list[int], keys: int) -> None:
+    store = HashStore()
+    exchange = StoreExchange(store, 0, range(2), timeout_s=60, offset_ns=int)
+    keys_before = store.num_keys()
+    exchange.post("all", members, RankMessage(1, "all_reduce", 8, "float32"))
+    assert store.num_keys() - keys_before == keys
+
+
 def test_equal_messages_with_different_times_are_stored_once() -> None:
     """GIVEN three messages, and the first two are equal THEN only two messages are stored. The first one has the later time of
     the equal messages."""

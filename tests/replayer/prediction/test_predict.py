@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ from replayer.prediction.retiming import Retiming
 from tests.replayer.recordings import Op, make_recording
 from tests.traces.figures.test_pace import Work, a_trace
 from tests.traces.handmade import training
+from traces.figures.pace import pace
 from traces.model.trace import NONE, StepKind, Trace
 from traces.model.workload import InputTensor, WorkloadSignature
 
@@ -105,6 +107,18 @@ def test_waits_for_data_take_time_in_proportion_to_the_batch_size(batch: int, st
     loads = found.trace.phases.name == found.trace.strings.find("loader")
     assert found.trace.phases.duration_ns[loads].tolist() == [20_000 * batch // 32] * 8
     assert "data loading is assumed to take time in proportion to the batch size" in found.notes
+
+
+@pytest.mark.parametrize(("without_data_ns", "noted"), [(98_999, True), (99_000, False)])
+def test_data_loading_is_mentioned_if_it_takes_more_than_a_hundredth_of_a_step(
+    without_data_ns: int, noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = pace(training())
+    assert found is not None
+    found = replace(found, pace_ns=100_000, without_data_ns=without_data_ns)
+    monkeypatch.setattr("replayer.prediction.predict.pace", lambda trace: found)
+    notes = predict(training(), Conditions(batch=64)).notes
+    assert ("data loading is assumed to take time in proportion to the batch size" in notes) == noted
 
 
 def test_device_times_of_steps_without_kernels_shift_with_the_host_times() -> None:

@@ -27,7 +27,7 @@ def test_the_current_stream_is_the_default_stream_at_first() -> None:
 def test_wrong_arguments_have_the_error_messages_of_pytorch() -> None:
     use()
     with pytest.raises(TypeError, match="'name' is an invalid keyword argument for this function"):
-        cuda.Stream(name="copies")
+        cuda.Stream(other=1, name="copies")
     with pytest.raises(RuntimeError, match="stream_ptr must be an int or None, got str"):
         cuda.ExternalStream("a")
     with pytest.raises(TypeError, match="'str' object cannot be interpreted as an integer"):

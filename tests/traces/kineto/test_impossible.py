@@ -83,9 +83,10 @@ def test_launches_on_an_idle_gpu_are_reported_only_if_all_kernels_begin_late(lat
     """GIVEN kernels on two GPUs whose launch calls return when the last kernel of the GPU has ended WHEN each kernel begins
     more than 1 ms later THEN the launches are reported. A call that returns 1 ns earlier, the first kernel of a GPU, and a
     kernel without a known launch do not count."""
-    ended_ns = [0, 100_000_000, 200_000_000, 299_999_999, 0, 100_000_000]  # the times at which the calls return
+    # the times at which the calls return
+    ended_ns = [100_000_000, 200_000_000, 300_000_000, 399_999_999, 100_000_000, 200_000_000]
     starts_ns = [end_ns + late_ns for end_ns in ended_ns]
-    starts_ns[3] = 400_000_000
+    starts_ns[3] = 500_000_000
     lasts_ns = [100_000_000 - late_ns, 100_000_000 - late_ns, 100_000_000 - late_ns, 5, 100_000_000 - late_ns, 5]
     spans = DeviceSpans.of(
         device=[0, 0, 0, 0, 1, 1, 1], stream=[7] * 7, kind=[DeviceKind.KERNEL] * 7, start_ns=[*starts_ns, 900_000_000],

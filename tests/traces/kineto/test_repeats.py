@@ -130,6 +130,7 @@ def test_repeated_ops_with_different_kernels_form_steps_if_they_copy_to_the_host
     [
         pytest.param(1, 3, 48, id="the prompt needs one more op"),
         pytest.param(4, 3, 48, id="the prompt is processed by four ops before the first token"),
+        pytest.param(3, 3, 36, id="the prompt needs as many ops as a token"),
         pytest.param(-1, 3, 24, id="the first iteration has fewer ops"),
         pytest.param(-1, 4, 24, id="the kernels change after the first token"),
         pytest.param(6, 3, None, id="the first iteration is twice as long as the others"),

@@ -103,6 +103,8 @@ def test_an_op_moves_the_expected_number_of_bytes(op: str, name: str, operands: 
 def test_the_traffic_of_a_convolution_includes_its_output() -> None:
     operands = (f(1, 3, 8, 8), f(4, 3, 3, 3))
     assert traffic("convolution", "convolution", operands, (1, 4, 6, 6)) == Traffic(768 + 432 + 576, 768 + 432 + 576)
+    resized = traffic("upsample_nearest2d", "upsample_nearest2d", (f(1, 3, 8, 8),), (1, 3, 4, 4))
+    assert resized == moved_once(768 + 192)
     assert traffic("convolution", "convolution", operands) == Traffic(768 + 432, 768 + 432)
 
 

@@ -48,6 +48,14 @@ def table_named(title: str, *sides: Analyses) -> FigureTable:
     return next(of for of in analysis_tables(sides, ["A", "B"][: len(sides)]) if of.title.startswith(title))
 
 
+def test_idle_time_is_also_a_share_of_the_mean_time_per_step_and_gpu() -> None:
+    """GIVEN two GPUs with steps of 50 and 100 ms, so 75 ms on average, THEN 20 and 2.5 ms are 27 % and 3 % of this time. A GPU
+    without steps counts as one step."""
+    for of, shares in ((TWO, [20 / 75, 2.5 / 75]), ({"cuda:0": idle(0, 200, data=40)}, [0.2]), ({}, [])):
+        table = ANALYSES["idle"].table(Sides([with_modules(idle=of)], ["A"]))
+        assert [row[2] for row in table.rows] == pytest.approx(shares)
+
+
 def test_the_idle_time_table_has_a_row_for_each_reason() -> None:
     table = table_named("GPU idle", with_modules(idle=TWO))
     assert table.cells() == [["waiting for data", "10.0 ms", "30.0 ms"], ["host-bound", "5.0 ms", "0 ns"]]

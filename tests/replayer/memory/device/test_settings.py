@@ -75,6 +75,19 @@ def test_size_intervals_of_divisions_start_at_one_mebibyte() -> None:
     assert divisions == (1,) * 9 + (2, 4) + (8,) * 5
 
 
+@pytest.mark.parametrize("exponent", range(9, 41))
+def test_a_rounded_size_is_the_next_of_the_equal_parts_between_two_powers_of_two(exponent: int) -> None:
+    """GIVEN a different number of parts for each of the 16 intervals THEN a size is rounded up to the end of its part. A part
+    has at least 512 bytes."""
+    settings = AllocatorSettings(power2_divisions=tuple(1 << (5 * interval % 7) for interval in range(16)))
+    parts = settings.power2_divisions[0 if exponent < 20 else 15 if exponent > 35 else exponent - 20]
+    start, length = 1 << exponent, max((1 << exponent) // parts if parts > 1 else 512, 512)
+    for part in (0, 1, 2):
+        end = start + part * length
+        assert settings.round_up(end) == end and settings.round_up(end + length - 1) == end + length
+    assert settings.round_up(start + 1) == start + length
+
+
 def test_the_first_environment_variable_that_is_set_is_used() -> None:
     both = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_ALLOC_CONF": "max_split_size_mb:32"}
     assert settings_of_environment(both).max_split_bytes == 64 * MIB

@@ -249,6 +249,10 @@ def test_workload_signatures_are_compared_if_there_are_no_kernels() -> None:
     twice.workload = published.workload
     reason = "the same model and batch, but 1 backward pass per step in the first trace, 2 in the second"
     assert verdict_of(published, twice) == (False, reason)
+    # WHEN another model runs on two GPUs THEN the verdict names the numbers of GPUs
+    other.devices = [other.devices[0], replace(other.devices[0], index=1)]
+    assert verdict_of(published, other) == (False, "1 GPU in the first trace, 2 in the second")
+    assert verdict_of(other, published) == (False, "2 GPUs in the first trace, 1 in the second")
     # WHEN only one trace has a signature THEN the verdict is unknown
     assert compare(published, phase_grained(5)).verdict.reason.endswith("only one trace has a workload signature")
 
