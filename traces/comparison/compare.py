@@ -44,9 +44,9 @@ from traces.compiled.compilations import compilations
 from traces.compiled.region_figures import CompiledFigures, compiled_figures
 from traces.figures import bottleneck, measure, pace
 from traces.figures.bottleneck import bottleneck_of, slowdown_of
-from traces.figures.phase_medians import PhaseMedians, phase_medians, phase_waits_ns
+from traces.figures.phase_medians import PhaseMedians, phase_average, phase_medians, phase_waits_ns
 from traces.figures.problems import serious_problems, why_work_is_hidden
-from traces.figures.spread import NOTHING, Spread, are_usual, mean, median_per_step, relative_error, spread
+from traces.figures.spread import NOTHING, Spread, relative_error, shared_period, spread
 from traces.figures.stage_times import stage_errors
 from traces.figures.step_memory import step_rises
 from traces.model.result_cache import result_cache
@@ -133,7 +133,7 @@ def compare(
         compute_side=compute_side,
         gpu_busy=gpu_busy,
         rarer_steps=rarer_steps,
-        phases=_phases(worked, Both(timed, timed_other), Both(ours, theirs), times if steps.has_means else None),
+        phases=_phases(worked, Both(timed, timed_other), Both(ours, theirs), means=steps.has_means),
         host_phases_comparable=recorded.phase_timing is other.phase_timing,
         streams=_streams(recorded, ours, other, theirs),
         coverage=_coverage(worked.replayed, notes) if other.is_replay else None,
@@ -329,23 +329,17 @@ def _gpu_time_series(times: pace.StepTimes, rows: Column) -> pace.PaceSeries | N
 
 
 def _phases(
-    worked: Both[Trace], timed: Both[Column], with_kernels: Both[Column], varying: Both[pace.StepTimes] | None
+    worked: Both[Trace], timed: Both[Column], with_kernels: Both[Column], *, means: bool
 ) -> dict[str, PhaseError]:
-    """Compare the median times of the phases or, if `varying` is given, the mean times."""
     recorded, other = worked
     if not len(timed.recorded):
         return {}
-    periods = (pace.period_of_steps(pace.step_times(of), rows) for of, rows in zip(worked, timed, strict=True))
-    average: Callable[[Column], int | None] = partial(median_per_step, period=max(periods))
-    if varying is not None:
-        average = _mean_or_none
-        timed, with_kernels = (
-            Both(*(own[are_usual(times.host_interval_ns[own])] for own, times in zip(rows, varying, strict=True)))
-            for rows in (timed, with_kernels)
-        )
-    a = phase_medians(recorded, timed.recorded, with_kernels.recorded, average)
-    b = phase_medians(other, timed.replayed, with_kernels.replayed, average)
+    series = [pace.pace_series(pace.step_times(of), rows) or _NO_STEPS for of, rows in zip(worked, timed, strict=True)]
+    period = shared_period(*(of.interval_ns[of.rows] for of in series))
+    a = phase_medians(recorded, timed.recorded, with_kernels.recorded, period, means=means)
+    b = phase_medians(other, timed.replayed, with_kernels.replayed, period, means=means)
     waits_ns = phase_waits_ns(recorded), phase_waits_ns(other)
+    averages = [phase_average(of, rows, period, means=means) for of, rows in zip(worked, with_kernels, strict=True)]
     found = {}
     for name in sorted(a.keys() | b.keys(), key=lambda n: (PHASES.index(n) if n in PHASES else len(PHASES), n)):
         ours, theirs = a.get(name, PhaseMedians()), b.get(name, PhaseMedians())
@@ -353,14 +347,9 @@ def _phases(
         device = ours.device_median_ns, theirs.device_median_ns
         busy = ours.busy_median_ns, theirs.busy_median_ns
         host_error = relative_error(*host) if recorded.phase_timing is other.phase_timing else None
-        pairs = zip(waits_ns, with_kernels, strict=True)
-        waits = (average(of[name][rows]) if name in of else None for of, rows in pairs)
+        waits = (average(of[name]) if name in of else None for average, of in zip(averages, waits_ns, strict=True))
         found[name] = PhaseError(*host, host_error, *device, relative_error(*device), *busy, relative_error(*busy), *waits)
     return found
-
-
-def _mean_or_none(values: Column) -> int | None:
-    return mean(values) if len(values) else None
 
 
 def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> list[StreamShare]:

@@ -222,6 +222,7 @@ class PhaseTimes:
     is_untimed: Column  # marks the steps in which CUDA events are missing
 
 
+@cached_result
 def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
     phases, steps = trace.phases, len(trace.steps)
     names, first = np.unique(phases.name, return_index=True)

@@ -2,20 +2,29 @@
 
     phase_medians(trace, steady_steps(trace), profiled_steps(trace))["forward"]
     # PhaseMedians(median_ns=31_200_000, device_median_ns=48_100_000, busy_median_ns=45_900_000)
+
+Note [Phase times add up to the step time]
+    The medians of the phases may add up to much less than the median step time, because one step is long in its forward phase
+    and another in its backward phase. If the sum differs from the median step time by more than DEFAULT_TOLERANCE, the phase
+    times of the step of median length are used. If the number of steps is even, this is the mean of the two middle steps.
+
+    With several ranks, a phase may be short on one half of the ranks and long on the other half. The median over all ranks
+    would then depend on chance. Phase times are therefore computed for each rank, and the result is the mean of the ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from traces.analyses.waits import host_waits
-from traces.figures.measure import PhaseTimes, phase_busy_ns, phase_times
+from traces.comparison.thresholds import DEFAULT_TOLERANCE
+from traces.figures.measure import phase_busy_ns, phase_times
 from traces.figures.pace import period_of_steps, step_times
-from traces.figures.spread import median_per_step
+from traces.figures.spread import are_usual, mean, median, median_per_step
+from traces.model.row_order import by_value
 from traces.model.trace import Column, Trace
 
 
@@ -29,18 +38,56 @@ class PhaseMedians:
 
 
 def phase_medians(
-    trace: Trace, timed: Column, with_kernels: Column, average: Callable[[Column], int | None] | None = None
+    trace: Trace, timed: Column, with_kernels: Column, period: int | None = None, *, means: bool = False
 ) -> dict[str, PhaseMedians]:
+    """Return the times of each phase. `period` and `means` say how steps are averaged, see `phase_average`."""
     busy_ns = phase_busy_ns(trace)
-    average = average or partial(median_per_step, period=period_of_steps(step_times(trace), timed))
+    average, busy_average = (phase_average(trace, rows, period, means=means) for rows in (timed, with_kernels))
     return {
         name: PhaseMedians(
-            median_ns=average(times.host_ns[timed]),
-            device_median_ns=_between_events_ns(times, timed, average),
-            busy_median_ns=average(busy_ns[name][with_kernels]) if name in busy_ns else None,
+            median_ns=average(times.host_ns),
+            device_median_ns=None if times.device_ns is None else average(times.device_ns, ~times.is_untimed),
+            busy_median_ns=busy_average(busy_ns[name]) if name in busy_ns else None,
         )
         for name, times in phase_times(trace).items()
     }
+
+
+def phase_average(
+    trace: Trace, rows: Column, period: int | None = None, *, means: bool = False
+) -> Callable[..., int | None]:
+    """Return a function that averages a time over the steps in `rows`. If `means` is true, the function computes the mean,
+    otherwise the median of the means over `period` steps (default: the period of the step times). The function takes the time
+    of every step of the trace and, optionally, a mask of the steps in which the time is known."""
+    # see Note [Phase times add up to the step time]
+    times = step_times(trace)
+    length = period or period_of_steps(times, rows)
+    phases_ns = [of.host_ns for of in phase_times(trace).values()]
+    steps_ns = sum(phases_ns, np.zeros(len(trace.steps), dtype=np.int64))
+    chosen = list[Column]()
+    for of_rank in by_value(times.rank[rows]).values():
+        own = rows[of_rank]
+        if means:
+            own = own[are_usual(times.host_interval_ns[own])]
+        elif length == 1 and not _add_up([median(of[own]) for of in phases_ns], median(steps_ns[own])):
+            own = own[_middle(steps_ns[own])]
+        chosen.append(own)
+
+    def average(values: Column, is_known: Column | None = None) -> int | None:
+        known = [values[own if is_known is None else own[is_known[own]]] for own in chosen]
+        found = [mean(of) if means else median_per_step(of, length) for of in known if len(of)]
+        return mean(np.array(found)) if found else None
+
+    return average
+
+
+def _add_up(phases_ns: list[int | None], step_ns: int | None) -> bool:
+    return abs(sum(of or 0 for of in phases_ns) - (step_ns or 0)) <= DEFAULT_TOLERANCE * (step_ns or 0)
+
+
+def _middle(values: Column) -> Column:
+    """Return the position of the median in `values`, or the positions of the two middle values."""
+    return np.argsort(values, kind="stable")[(len(values) - 1) // 2 : len(values) // 2 + 1]
 
 
 def phase_waits_ns(trace: Trace) -> dict[str, Column]:
@@ -57,10 +104,3 @@ def phase_waits_ns(trace: Trace) -> dict[str, Column]:
             sums = found.setdefault(trace.strings[name], np.zeros(len(trace.steps), dtype=np.int64))
             np.add.at(sums, phases.step[rows[of]], waited_ns[of])
     return found
-
-
-def _between_events_ns(times: PhaseTimes, timed: Column, average: Callable[[Column], int | None]) -> int | None:
-    if times.device_ns is None:
-        return None
-    known = timed[~times.is_untimed[timed]]
-    return average(times.device_ns[known]) if len(known) else None

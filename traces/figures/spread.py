@@ -8,6 +8,8 @@ Note [Periodic steps]
     long as the step k steps earlier (within REPEATS_WITHIN of the mean). A single slow step is not a pattern. Therefore, most
     large differences between consecutive steps must occur again k steps later. At least two periods and four pairs of steps are
     needed. The times of a phase are averaged over the period of the step times, even if the phase's own times do not repeat.
+    If two traces are compared, both are averaged over the longest of their periods that fits at least twice into each trace. If
+    no period fits, the medians of single steps are compared (`shared_period`).
 
 Note [Means of varying steps]
     If half of the steps are short and half are long, chance decides whether the median is the time of a short or a long step.
@@ -98,7 +100,7 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
     """Compare the step times of a recording (`our_ns`) with the step times of another trace (`their_ns`)."""
-    period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
+    period = shared_period(our_ns[ours], their_ns[theirs])
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None
     others = noise_floor(their_ns[theirs])
@@ -131,9 +133,17 @@ def are_usual(values: Column) -> Column:
     return usual if usual.any() else np.ones(len(values), dtype=bool)
 
 
-def median_per_step(values: Column, period: int = 1) -> int | None:
+def median_per_step(values: Column, period: int | None = None) -> int | None:
+    """Return the median of the means over each `period` of steps. If `period` is None, the values' own period is used."""
     # see Note [Periodic steps]
-    return median(means_of_periods(values, period if period > 1 else None))
+    return median(means_of_periods(values, period))
+
+
+def shared_period(ours: Column, theirs: Column) -> int:
+    """Return the period over which the step times of two traces are averaged."""
+    # see Note [Periodic steps]
+    fewest = min(len(ours), len(theirs))
+    return max((period for period in (period_of(ours), period_of(theirs)) if 2 * period <= fewest), default=1)
 
 
 def period_of(values: Column) -> int:

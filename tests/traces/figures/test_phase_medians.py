@@ -54,3 +54,36 @@ def test_phase_times_are_averaged_over_the_period_of_the_steps() -> None:
         duration_ns=np.array([4, 5, 6]) * 1_000_000,
     )
     assert phase_medians(trace, np.arange(12), np.arange(12))["loader"].median_ns == 1_250_000
+
+
+def _phased(rank: list[int], **times_ms: list[int]) -> Trace:
+    """Return a trace with these phase times in each step."""
+    steps, lasts = len(rank), np.array(list(times_ms.values())) * 1_000_000
+    trace = Trace(grain="kernel", threads=[Thread(of, 100, "main", "main") for of in sorted(set(rank))])
+    of_step = lasts.sum(axis=0)
+    starts = np.cumsum(of_step) - of_step
+    trace.steps = Steps.of(rank=rank, number=np.arange(steps), start_ns=starts, duration_ns=of_step)
+    trace.phases = Phases.of(
+        step=np.repeat(np.arange(steps), len(lasts)),
+        name=[trace.strings.add(name) for name in times_ms] * steps,
+        start_ns=(starts + np.cumsum(lasts, axis=0) - lasts).T.ravel(),
+        duration_ns=lasts.T.ravel(),
+    )
+    return trace
+
+
+def test_phase_times_add_up_to_the_median_step_time() -> None:
+    """GIVEN four steps of 10, 2, 2 and 10 ms, the first with a long forward phase and the last with a long loader phase THEN
+    the phase times are the means of the two middle steps, the third and the first. They add up to 6 ms. The medians of the
+    phases would add up to 2 ms."""
+    trace = _phased([0] * 4, loader=[1, 1, 1, 9], forward=[9, 1, 1, 1])
+    found = phase_medians(trace, np.arange(4), np.arange(4))
+    assert {name: of.median_ns for name, of in found.items()} == {"loader": 1_000_000, "forward": 5_000_000}
+
+
+def test_phase_times_of_several_ranks_are_the_means_of_the_ranks() -> None:
+    """GIVEN three steps of rank 0 and two steps of rank 1, in which backward takes 7 and 14 ms, and the optimizer 8 and 1 ms
+    THEN backward takes 10.5 ms and the optimizer 4.5 ms, and both add up to the step time of 15 ms."""
+    trace = _phased([0, 1, 0, 1, 0], backward=[7, 14, 7, 14, 7], optimizer=[8, 1, 8, 1, 8])
+    found = phase_medians(trace, np.arange(5), np.arange(5))
+    assert {name: of.median_ns for name, of in found.items()} == {"backward": 10_500_000, "optimizer": 4_500_000}

@@ -128,3 +128,14 @@ def test_if_one_trace_is_periodic_both_traces_are_averaged_over_its_period() -> 
     # WHEN the trace without a period has one slow step of 40 ms THEN this step does not count.
     slow = np.array([4, 4, 4, 40, 4, 4, 4]) * MS
     assert spread(np.arange(8), np.tile(varying[:2], 4), np.arange(7), slow, np.arange(8)).error == 0.0
+
+
+def test_single_steps_are_compared_if_one_trace_is_shorter_than_two_periods_of_the_other() -> None:
+    """GIVEN ten irregular steps of one trace, and 40 steps of another trace in which every tenth step takes 44 ms WHEN they are
+    compared THEN the medians of single steps, 34 ms, are compared. The means of ten steps would be 31.4 and 35 ms. WHEN
+    the first trace has 20 such steps THEN the means of ten steps are compared."""
+    irregular, tenth = np.array([34, 36, 39, 34, 34, 34, 21, 25, 28, 29]) * MS, np.array(([34] * 9 + [44]) * 4) * MS
+    for count, medians in ((1, (34 * MS, 34 * MS)), (2, (round(31.4 * MS), 35 * MS))):
+        ours = np.tile(irregular, count)
+        of = spread(np.arange(len(ours)), ours, np.arange(40), tenth, np.arange(len(ours)))
+        assert (of.recorded_median_ns, of.replayed_median_ns) == medians
