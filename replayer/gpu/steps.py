@@ -85,7 +85,7 @@ class ScriptSteps:
         with self._launches.looking as thread:
             if name in self._of_library:
                 self._clock.resume()
-            self._moves_on(thread, self._tracker.leave, name)
+            self._moves_on(thread, self._tracker.leave, name, error is not None)
             if name == "backward" and SINCE_BACKWARD.built_graph:
                 self._launches.watch_nodes(torch._C._autograd._get_sequence_nr, self._forward_begins)
 

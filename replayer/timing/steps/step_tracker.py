@@ -152,6 +152,7 @@ class StepTracker:
         self._loader_ns = 0
         self._clock_paused_for_loader = False  # True if the clock is paused for the current call of the loader
         self._asked_ns: dict[int, tuple[int, int]] = {}
+        self._failed = False  # the phase that was left last ended with an exception
         self._at_call: tuple[SegmentMatcher | None, int] = None, 0
         self._ops_in: dict[tuple[bool, str, int], int] = {}
         # See Note [Phase times from the library].
@@ -219,7 +220,9 @@ class StepTracker:
         if name == "loader":
             self._asked_ns[thread.row] = machine_unix_ns(), max(self._scheduler.clock.now_ns(), thread.host_ns)
 
-    def leave(self, thread: HostThread, name: str) -> None:
+    def leave(self, thread: HostThread, name: str, failed: bool = False) -> None:
+        """End a phase. `failed` is True if the call raised an exception, for example the loader's StopIteration."""
+        self._failed = failed
         # Always resume the clock. Otherwise the script would hang.
         if name == "loader" and self._clock_paused_for_loader:
             self._clock_paused_for_loader = False
@@ -343,7 +346,9 @@ class StepTracker:
     def _leave_loader(self, thread: HostThread, ended_ns: int) -> None:
         segment = self.segment
         self._loader_ns += ended_ns - self._begun_ns
-        if segment is not None and segment.recorded is not None:
+        # A call without a batch does not show which step comes next. The loader's next call or the end of the phase takes the
+        # recorded wait.
+        if segment is not None and segment.recorded is not None and not self._failed:
             thread.position_in(segment, segment.position_ns)
             segment.mark_reached(thread, segment.recorded.host_ns)
             due_ns = self._begun_ns + segment.recorded.wait_ns

@@ -72,7 +72,8 @@ def evaluate(stage: Stage, *, loader: bool = True, grad: bool = False) -> None:
 
 
 def exhaust(stage: Stage) -> None:
-    stage.within("loader")
+    stage.simulator.tracker.enter(stage.thread, "loader")
+    stage.simulator.tracker.leave(stage.thread, "loader", failed=True)
     stage.simulator.tracker.script.loader_exhausted(stage.thread)
 
 
@@ -145,6 +146,30 @@ def test_a_batch_loaded_without_gradients_gets_the_copy_time_of_evaluation_steps
     copies = [row["duration_ns"] / US for row in stage.log.device if row["duration_ns"] < 9 * US]
     assert copies == [8, 8, 4, 4] * 2
     assert durations_us(stage) == [450, 450, 110, 110] * 2
+
+
+@pytest.mark.parametrize("grain", ["kernel", "phase"])
+def test_the_end_of_the_training_data_does_not_take_the_wait_of_a_training_step(grain: str) -> None:
+    """GIVEN recorded waits of 100 us for training batches and 50 us for validation batches WHEN a replay with recorded waits
+    asks for a training batch, and gets none THEN the validation step lasts 110 us, as recorded."""
+    trace = recording_of([TRAIN, TRAIN, EVALUATION, TRAIN, EVALUATION])
+    stage = Stage(phase_grained(trace) if grain == "phase" else trace, pad_loader=True)
+    grads = True
+    stage.simulator.tracker.grads_enabled = lambda: grads
+    for trains in (True, True, False, True, False):
+        grads = trains
+        if trains:
+            stage.within("loader")
+            train_on_batch(stage)
+        else:
+            grads = True
+            exhaust(stage)
+            grads = False
+            stage.within("loader")
+            evaluate(stage, loader=False)
+            exhaust(stage)
+    assert kinds(stage) == "WSESE"
+    assert durations_us(stage) == [450, 450, 110, 450, 110]
 
 
 def test_additional_evaluation_steps_repeat_the_recorded_ones_in_order() -> None:
