@@ -120,6 +120,14 @@ def test_an_estimated_step_time_includes_no_evaluation_between_the_training_step
     assert step_ns(KnownTimes(WORKLOAD, 7, trace), A100) == 100 * US
 
 
+def test_an_estimated_step_time_includes_rare_work_that_repeats() -> None:
+    """GIVEN 12 training steps WHEN every fourth step takes 900 us and the others take 100 us THEN a step takes 300 us on
+    average."""
+    trace = training(steps=12)
+    trace.device.duration_ns[launch_steps(trace) % 4 == 3] *= 9
+    assert step_ns(KnownTimes(WORKLOAD, 12, trace), A100) == 300 * US
+
+
 def test_fit_uses_evaluation_steps_if_there_are_no_steady_training_steps() -> None:
     trace = training(steps=4)
     trace.steps.kind[:] = StepKind.WARMUP

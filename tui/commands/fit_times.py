@@ -7,8 +7,9 @@
 Note [A step that nobody measured]
     The time of each operation on another GPU is estimated as in `trace predict` (replayer/prediction/scaling.py). The GPU time
     of a step is the sum over all its operations. The estimate is the median over the steps, because the first training step may
-    include an evaluation. A slow host makes the step longer. If the library has measurements of the workload on other GPUs, the
-    estimate is multiplied by the median ratio of measured to estimated time.
+    include an evaluation. If the times of the steps repeat with a period, the estimate is the median of the means over one
+    period. A slow host makes the step longer. If the library has measurements of the workload on other GPUs, the estimate is
+    multiplied by the median ratio of measured to estimated time.
 
 Note [A rank's step]
     Each rank computes as much as a single GPU. The time of a collective is estimated from its size and the speed of the GPU's
@@ -27,6 +28,7 @@ import numpy as np
 
 from traces.analyses.communication import communication_kernels
 from traces.figures.measure import launch_steps
+from traces.figures.spread import median_per_step
 from traces.library import catalogue
 from traces.library.cells import LibraryCell, NotMeasured
 from traces.library.limits import MeasuredLimit
@@ -121,7 +123,7 @@ class KnownTimes:
         counted = self._computes & (step != NONE)
         step_ns = np.zeros((len(trace.devices), len(trace.steps)))
         np.add.at(step_ns, (trace.device.device[counted], step[counted]), durations_ns[counted])
-        return float(np.median(step_ns[:, self._steady], axis=1).max(initial=0.0)) or None
+        return max((median_per_step(of_device) or 0 for of_device in step_ns[:, self._steady]), default=0) or None
 
     def _added_by_communication_ns(self, card: Card, times: float) -> int:
         # see Note [A rank's step]
