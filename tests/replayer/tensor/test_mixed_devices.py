@@ -8,6 +8,8 @@ import warnings
 import pytest
 import torch
 
+from replayer.tensor.planning.mixed_devices import has_kernel_of_script
+from replayer.tensor.tensor import VirtualTensor
 from tests.replayer.fake_gpu import use
 from tests.zoo import mixed_devices
 
@@ -45,3 +47,13 @@ def test_device_put_returns_a_tensor_that_is_already_on_the_device() -> None:
     use()
     tensor = torch.ones(3, device="cuda")
     assert torch.ops.prims.device_put(tensor, torch.device("cuda")) is tensor
+
+
+def test_kernels_that_pytorch_registers_in_python_are_no_kernels_of_the_script() -> None:
+    """PyTorch 2.13 registers a CUDA kernel of `_foreach_mm` in Python. PyTorch 2.14 also registers kernels of `bmm` and
+    `linalg_polar`, which fail on the virtual GPU."""
+    names = [name for name in ("_foreach_mm", "bmm", "linalg_polar") if f"aten/{name}/CUDA" in torch.library._impls]
+    assert names or torch.__version__ < "2.13"
+    for name in names:
+        op = getattr(torch.ops.aten, name).default
+        assert not has_kernel_of_script(op, "CUDA") and VirtualTensor.plan_cache.composite(op) is None
