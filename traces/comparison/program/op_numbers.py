@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from math import sqrt
 from typing import NamedTuple, TypeVar
 
@@ -39,9 +39,9 @@ def other_numbers(ours: list[DeviceOp], theirs: list[DeviceOp], steps: tuple[int
     if lone := _lone_ops(ours, theirs, steps):
         return lone
     a, b = map(_calls_by_step, keys)
-    if (apart := numbers_apart(a, b, steps)) is None:
+    if (differs := numbers_apart(a, b, steps)) is None:
         return ""
-    (name, shape), times = apart
+    (name, shape), times = differs
     called = " ".join(filter(None, (name, shape_text(shape or ()))))
     return f"the same ops, called a different number of times: e.g. {called}, {times}"
 
@@ -52,24 +52,32 @@ def numbers_apart(
     """Compare how often two traces call each op. The arguments map each step to the number of calls. If the numbers differ too
     much, return the op that differs most, and a text with both numbers."""
     a, b = (_times_a_step(calls, number) for calls, number in zip((ours, theirs), steps, strict=True))
-    apart = {key: _apart(a[key], b[key]) for key in a if key in b}
-    if sum(apart.values()) <= SAME_NUMBERS * sum(max(a[key].mean, b[key].mean) for key in apart):
+    differences = {key: apart(a[key], b[key]) for key in a if key in b}
+    if sum(differences.values()) <= SAME_NUMBERS * sum(max(a[key].mean, b[key].mean) for key in differences):
         return None
-    key = max(apart, key=lambda of: apart[of])
+    key = max(differences, key=lambda of: differences[of])
     return key, f"per step {_times(a[key].mean)} in the first trace and {_times(b[key].mean)} in the second"
 
 
-class _CallsAStep(NamedTuple):
-    """Describes how often the steps of a trace call an op."""
+class NumbersPerStep(NamedTuple):
+    """Describes one number of each step of a trace: how often the step calls an op, or the size of a tensor."""
 
-    mean: float  # mean number of calls per step
-    variance: float  # variance of the number of calls per step, divided by the number of steps
-    numbers: frozenset[int]  # numbers of calls in a step
+    mean: float
+    variance: float  # variance of the numbers, divided by the number of steps
+    numbers: frozenset[int]
+
+    @classmethod
+    def of(cls, numbers: Sequence[int], steps: int) -> NumbersPerStep:
+        """`numbers` may leave out zeros. `steps` is the number of steps."""
+        mean = sum(numbers) / steps
+        variance = sum(number * number for number in numbers) / steps - mean * mean
+        return cls(mean, max(variance, 0.0) / steps, frozenset(numbers))
 
 
-def _apart(here: _CallsAStep, there: _CallsAStep) -> float:
-    """The number of calls per step may depend on the data, so the means of two short traces may differ by chance. If both
-    traces have steps with the same number of calls, a difference of up to two standard errors is therefore ignored."""
+def apart(here: NumbersPerStep, there: NumbersPerStep) -> float:
+    """Return the difference between the means, or 0 if they may differ by chance. The numbers may depend on the data, so the
+    means of two short traces may differ by chance. If both traces have steps with the same number, a difference of up to two
+    standard errors is therefore reduced to 0."""
     chance = 2 * sqrt(here.variance + there.variance) if here.variance and there.variance else 0.0
     difference = abs(here.mean - there.mean)
     return max(difference - chance, 0.0) if here.numbers & there.numbers else difference
@@ -82,18 +90,13 @@ def _calls_by_step(calls: Iterable[tuple[int, _Counted]]) -> dict[int, Counter[_
     return by_step
 
 
-def _times_a_step(by_step: dict[int, Counter[_Counted]], steps: int) -> dict[_Counted, _CallsAStep]:
+def _times_a_step(by_step: dict[int, Counter[_Counted]], steps: int) -> dict[_Counted, NumbersPerStep]:
     by_step = dict(by_step)
     if len(by_step) > 1:
         first = by_step.pop(min(by_step))
         by_step[NONE] = Counter({key: min(count, max(of[key] for of in by_step.values())) for key, count in first.items()})
     numbers = lists_by_key((key, count) for of in by_step.values() for key, count in of.items() if count)
-    found = {}
-    for key, counts in numbers.items():
-        mean = sum(counts) / steps
-        variance = sum(count * count for count in counts) / steps - mean * mean
-        found[key] = _CallsAStep(mean, max(variance, 0.0) / steps, frozenset(counts))
-    return found
+    return {key: NumbersPerStep.of(counts, steps) for key, counts in numbers.items()}
 
 
 def _lone_ops(ours: list[DeviceOp], theirs: list[DeviceOp], steps: tuple[int, int]) -> str:

@@ -21,6 +21,7 @@ from traces.comparison.program.compiled_programs import otherwise_compiled
 from traces.comparison.program.despite_same_ops import lone_phase, otherwise_made
 from traces.comparison.program.op_numbers import numbers_apart, other_numbers, similarity, step_counts
 from traces.comparison.program.parallel_programs import Launched, otherwise_parallel, verdict_on_parallel
+from traces.comparison.program.varying_sizes import without_varying_sizes
 from traces.comparison.program.verdict import Evidence, Verdict, percent, same_program_verdict
 from traces.comparison.thresholds import DEFAULT_TOLERANCE, OTHER_HALF_SHARE, OTHER_LAYOUT_SHARE, SAME_NAMES, SAME_SHAPES
 from traces.compiled.cuda_graph_figures import graph_launch_of
@@ -133,16 +134,18 @@ def _compared(a: _Side, b: _Side, ours: list[device_ops.DeviceOp], theirs: list[
     names = similarity((c.canonical for c in ours), (c.canonical for c in theirs), steps)
     if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):
         return _by_names_alone((recorded, ours), (other, theirs), names, steps, (recorded_steps, other_steps))
-    shapes = similarity((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
+    shapes, all_shapes = _alike_shapes(ours, theirs, steps)
     if names < SAME_NAMES:
         reason = f"only {percent(names)} of the ops with GPU work in forward and loss have the same names"
         reason = f"other ops: {reason}, and {percent(shapes)} have the same shapes"
         if {call.canonical for call in ours} == {call.canonical for call in theirs}:
             reason = other_numbers(ours, theirs, steps) or reason
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, reason)
-    # Compare the shapes of all inputs. The largest input alone is not enough, because it may be a weight, and weights have the
-    # same shape at all batch sizes.
-    all_shapes = similarity((c.shapes for c in ours if c.shapes), (c.shapes for c in theirs if c.shapes), steps)
+    of_data = ""
+    if min(shapes, all_shapes) < SAME_SHAPES:
+        apart_from_sizes = _alike_shapes(*without_varying_sizes(ours, theirs), steps)
+        if min(apart_from_sizes) >= SAME_SHAPES:
+            (shapes, all_shapes), of_data = apart_from_sizes, ", apart from sizes that vary from step to step"
     if min(shapes, all_shapes) < SAME_SHAPES and (sizes := batch_sizes(ours, theirs)) is not None:
         reason = f"same ops, another batch size: {sizes[0]} in the first trace, {sizes[1]} in the second"
         return Verdict(Sameness.OTHER_BATCH_SIZE, Evidence.OPS_AND_SHAPES, reason, batch_sizes=sizes)
@@ -166,8 +169,17 @@ def _compared(a: _Side, b: _Side, ours: list[device_ops.DeviceOp], theirs: list[
     lacking = [] if all(any(call.dtype for call in calls) for calls in (ours, theirs)) else ["dtypes"]
     if None in (here, there) and any(call.shape and len(call.shape) in IMAGES for call in ours):
         lacking.append("memory layouts")
-    reason = f"{percent(shapes)} of the ops with GPU work in forward and loss have the same shapes"
+    reason = f"{percent(shapes)} of the ops with GPU work in forward and loss have the same shapes{of_data}"
     return same_program_verdict(Evidence.OPS_AND_SHAPES, f"{reason}, and {percent(names)} have the same names", lacking)
+
+
+def _alike_shapes(
+    ours: list[device_ops.DeviceOp], theirs: list[device_ops.DeviceOp], steps: tuple[int, int]
+) -> tuple[float, float]:
+    """Compare the shapes of the largest inputs, and the shapes of all inputs. The largest input alone is not enough, because it
+    may be a weight, and weights have the same shape at all batch sizes."""
+    largest = similarity((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
+    return largest, similarity((c.shapes for c in ours if c.shapes), (c.shapes for c in theirs if c.shapes), steps)
 
 
 def _channels_last_share(calls: list[device_ops.DeviceOp]) -> float | None:
