@@ -6,7 +6,8 @@
 Note [Phase times add up to the step time]
     The medians of the phases may add up to much less than the median step time, because one step is long in its forward phase
     and another in its backward phase. If the sum differs from the median step time by more than DEFAULT_TOLERANCE, the phase
-    times of the step of median length are used. If the number of steps is even, this is the mean of the two middle steps.
+    times are the means over the steps that differ from the median step time by at most half of DEFAULT_TOLERANCE. A single step
+    would say little about its phases. If there is no such step, the means of the two middle steps are used.
 
     With several ranks, a phase may be short on one half of the ranks and long on the other half. The median over all ranks
     would then depend on chance. Phase times are therefore computed for each rank, and the result is the mean of the ranks.
@@ -64,18 +65,19 @@ def phase_average(
     length = period or period_of_steps(times, rows)
     phases_ns = [of.host_ns for of in phase_times(trace).values()]
     steps_ns = sum(phases_ns, np.zeros(len(trace.steps), dtype=np.int64))
-    chosen = list[Column]()
+    chosen = list[tuple[Column, bool]]()  # the steps of each rank, and True if their mean is used
     for of_rank in by_value(times.rank[rows]).values():
         own = rows[of_rank]
+        has_mean = means
         if means:
             own = own[are_usual(times.host_interval_ns[own])]
         elif length == 1 and not _add_up([median(of[own]) for of in phases_ns], median(steps_ns[own])):
-            own = own[_middle(steps_ns[own])]
-        chosen.append(own)
+            own, has_mean = own[_near_median(steps_ns[own])], True
+        chosen.append((own, has_mean))
 
     def average(values: Column, is_known: Column | None = None) -> int | None:
-        known = [values[own if is_known is None else own[is_known[own]]] for own in chosen]
-        found = [mean(of) if means else median_per_step(of, length) for of in known if len(of)]
+        known = [(values[own if is_known is None else own[is_known[own]]], has_mean) for own, has_mean in chosen]
+        found = [mean(of) if has_mean else median_per_step(of, length) for of, has_mean in known if len(of)]
         return mean(np.array(found)) if found else None
 
     return average
@@ -85,9 +87,11 @@ def _add_up(phases_ns: list[int | None], step_ns: int | None) -> bool:
     return abs(sum(of or 0 for of in phases_ns) - (step_ns or 0)) <= DEFAULT_TOLERANCE * (step_ns or 0)
 
 
-def _middle(values: Column) -> Column:
-    """Return the position of the median in `values`, or the positions of the two middle values."""
-    return np.argsort(values, kind="stable")[(len(values) - 1) // 2 : len(values) // 2 + 1]
+def _near_median(values: Column) -> Column:
+    """Return the positions of the values near the median. If there are none, return the positions of the two middle values."""
+    median_ns = np.median(values)
+    near = np.flatnonzero(np.abs(values - median_ns) <= DEFAULT_TOLERANCE / 2 * median_ns)
+    return near if len(near) else np.argsort(values, kind="stable")[(len(values) - 1) // 2 : len(values) // 2 + 1]
 
 
 def phase_waits_ns(trace: Trace) -> dict[str, Column]:

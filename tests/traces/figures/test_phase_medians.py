@@ -81,6 +81,14 @@ def test_phase_times_add_up_to_the_median_step_time() -> None:
     assert {name: of.median_ns for name, of in found.items()} == {"loader": 1_000_000, "forward": 5_000_000}
 
 
+def test_phase_times_are_the_means_of_all_steps_near_the_median_step_time() -> None:
+    """GIVEN steps of 100, 99, 101, 200 and 60 ms WHEN the medians of the phases, 10 and 55 ms, do not add up to 100 ms THEN the
+    phase times are the means of the first three steps. The phase times of the first step alone would be 90 and 10 ms."""
+    trace = _phased([0] * 5, loader=[90, 9, 80, 10, 5], forward=[10, 90, 21, 190, 55])
+    found = phase_medians(trace, np.arange(5), np.arange(5))
+    assert {name: of.median_ns for name, of in found.items()} == {"loader": 59_666_667, "forward": 40_333_333}
+
+
 def test_phase_times_of_several_ranks_are_the_means_of_the_ranks() -> None:
     """GIVEN three steps of rank 0 and two steps of rank 1, in which backward takes 7 and 14 ms, and the optimizer 8 and 1 ms
     THEN backward takes 10.5 ms and the optimizer 4.5 ms, and both add up to the step time of 15 ms."""
