@@ -63,6 +63,14 @@ def test_a_replay_of_a_profiler_recording_uses_an_imported_file(folder: Path) ->
     assert Path(viewable("a.json.gz")).read_bytes() == path.read_bytes() and viewable("a.msgpack") == "a.msgpack"
 
 
+def test_a_file_with_a_former_name_of_the_library_is_not_called_renamed(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy("a.msgpack", "p100.msgpack")
+    assert load_trace("p100.msgpack").devices == training().devices
+    assert "is now called" not in capfd.readouterr().err
+
+
 def test_imported_files_are_removed_when_the_command_ends(folder: Path) -> None:
     (folder / "tmp").mkdir()
     words = [sys.executable, "-m", "tui.cli", "view", "a.json.gz", "--screenshot", "a.svg"]

@@ -8,7 +8,7 @@ import pytest
 from replayer.cost_model.constants import BUCKET_BYTES
 from replayer.prediction.layers import layers_of
 from tests.replayer.recordings import Op, make_recording
-from traces.model.trace import NONE, Strings, Trace
+from traces.model.trace import NONE, HostKind, Strings, Trace
 
 Shape = tuple[int, ...]
 
@@ -52,6 +52,26 @@ def test_layers_without_blocks_are_grouped_up_to_the_size_of_a_bucket() -> None:
     assert blocks((rows, 256), (256, 3)) == ["part 0", "part 1"]
     assert blocks((rows - 1, 256), (255, 1), (3, 5)) == ["part 0", "part 0", "part 0"]
     assert blocks((rows - 1, 256), (256, 1), (1, 5)) == ["part 0", "part 0", "part 1"]
+
+
+def module(name: str, start: int, lasts: int, *inside: Op) -> Op:
+    return Op(f"nn.Module: {name}", start, lasts, children=list(inside))
+
+
+def product(start: int, depth: int, columns: int) -> Op:
+    return Op("aten::mm", start, 4, shapes=((32, depth), (depth, columns)))
+
+
+def test_blocks_are_the_outermost_modules_of_the_class_that_repeats() -> None:
+    """GIVEN a block inside a block of the same class, a container and a head THEN neither the inner block nor the container is
+    a block, and the head belongs to no block."""
+    first = module("Block_0", 2, 18, product(3, 2, 3), product(9, 3, 2))
+    second = module("Block_1", 22, 20, module("Block_2", 23, 18, product(24, 2, 3), product(30, 3, 2)))
+    net = module("Net_0", 0, 60, module("Sequential_0", 1, 45, first, second), product(50, 2, 9))
+    trace = make_recording([("forward", 0, 70)], [net])
+    trace.host.kind[trace.strings.matching(trace.host.name, lambda text: text.startswith("nn."))] = HostKind.ANNOTATION
+    inside = "Net_0/Sequential_0"
+    assert [layer.block for layer in layers_of(trace)] == [*[f"{inside}/Block_0"] * 2, *[f"{inside}/Block_1"] * 2, ""]
 
 
 @pytest.mark.parametrize(

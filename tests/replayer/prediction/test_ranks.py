@@ -229,6 +229,15 @@ def test_pairs_of_products_are_found_only_in_transformer_blocks() -> None:
     assert pairs_of([Product(8, 4, 4)] * 5, [False] * 5) == []  # A network of equal layers has no pairs.
 
 
+def test_a_product_that_does_not_fit_the_open_pair_ends_it() -> None:
+    """GIVEN up products of width 4 THEN a product of another width ends their pair and begins none. An up product after an
+    attention op without an output product begins another pair."""
+    up, other, down, attention = Product(8, 4, 16), Product(8, 16, 5), Product(8, 16, 4), None
+    assert pairs_of([up, up, up, other, down], [False] * 5) == []
+    (pair,) = pairs_of([up, attention, up, attention, Product(8, 4, 4)], [False, True, False, True, False])
+    assert (pair.columns, pair.between, pair.last) == ([2], [3], 4)
+
+
 @given(st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from(["addmm", "linear", "mm"]), st.booleans())
 def test_splitting_a_matrix_product_over_n_ranks_divides_its_work_by_n(ranks: int, op: str, by_columns: bool) -> None:
     weight = (HIDDEN, WIDTH) if op == "linear" else (WIDTH, HIDDEN)

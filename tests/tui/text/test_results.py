@@ -13,6 +13,7 @@ from traces.combining.merge import merge_ranks
 from traces.comparison.compare import compare
 from traces.figures.summary import summarize
 from traces.model.trace import Trace
+from tui.text.analyses import ANALYSES, Sides
 from tui.text.diff import diff_text
 from tui.text.info import info_text
 
@@ -45,6 +46,22 @@ def texts(name: str, one: Trace | tuple[Trace, Trace], width: int) -> list[str]:
     return [diff_text(comparison, "A", "B", details=details, width=width) for details in (True, False)]
 
 
+def tables(one: Trace, other: Trace | None = None) -> str:
+    """Return all columns of all analyses. Commands print only some columns."""
+    if other is None:
+        summary = summarize(one)
+        sides = Sides([summary.analyses], ["A"], (), [summary.communication])
+    else:
+        found = compare(one, other)
+        ranks = [None, None] if found.communication is None else [*found.communication]
+        sides = Sides([*found.analyses], ["A", "B"], found.streams, ranks)
+    lines = []
+    for key, analysis in ANALYSES.items():
+        table = analysis.table(sides)
+        lines += [f"{key}: {table.title}", *map(" | ".join, [[head.name for head in table.heads], *table.cells()]), ""]
+    return "\n".join(lines)
+
+
 @pytest.mark.parametrize("name", ALONE)
 def test_the_text_of_info_equals_the_golden_files(name: str) -> None:
     assert_golden(f"info_{name}", "\n".join(texts(name, ALONE[name], 100)))
@@ -53,3 +70,13 @@ def test_the_text_of_info_equals_the_golden_files(name: str) -> None:
 @pytest.mark.parametrize("name", PAIRS)
 def test_the_text_of_diff_equals_the_golden_files(name: str) -> None:
     assert_golden(f"diff_{name}", "\n".join(texts(name, PAIRS[name], 100)))
+
+
+@pytest.mark.parametrize("name", ["ranks", "crowded", "replay", "mixed"])
+def test_all_columns_of_the_analyses_of_a_trace_equal_the_golden_files(name: str) -> None:
+    assert_golden(f"tables_{name}", tables(ALONE[name]))
+
+
+@pytest.mark.parametrize("name", ["slower", "ranks", "stages"])
+def test_all_columns_of_the_analyses_of_two_traces_equal_the_golden_files(name: str) -> None:
+    assert_golden(f"tables_of_two_{name}", tables(*PAIRS[name]))

@@ -37,7 +37,7 @@ class DifferenceWalk:
         elif not found:
             self._context.tell("no differences to go to")
         else:
-            at = found.index(self._at) + by if self._at in found else 0 if by > 0 else -1
+            at = found.index(self._at) + by if self._at in found else min(by, 0)
             self.go_to(found[at % len(found)])
 
     def go_to(self, one: Difference) -> None:
