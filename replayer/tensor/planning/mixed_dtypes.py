@@ -351,16 +351,33 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
         raise no_kernel("randperm_out_cuda", scalar_type(out.dtype))
 
 
-def _fused_optimizer(kernel: str, names: Sequence[str], *lists: Sequence[torch.Tensor], **options: TorchAny) -> None:
-    """See `check_fast_path_restrictions` in ATen/native/ForeachUtils.h."""
-    optional = names[-1].endswith("?")
-    if optional and not options["amsgrad"]:
-        names = names[:-1]
+def _fused_adam(optimizer: str, *lists: Sequence[torch.Tensor], amsgrad: bool, **_options: object) -> None:
+    """See ATen/native/cuda/FusedAdamKernel.cu. Adam's states may have the dtype bfloat16 if the parameters have the dtype
+    float32. PyTorch compares only the dtypes of the parameters and of the first state to choose these rules."""
+    names = ("params", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs")[: 5 if amsgrad else 4]
+    parameters, gradients, means, squares, *greatest = lists[: len(names)]
+    if not parameters or not means or means[0].dtype is parameters[0].dtype:
+        _fused_optimizer("fused_adam_kernel_cuda", names, *lists)
+        return
+    _require_one_layout(names, lists, own_dtypes=True)
+    states = [(torch.bfloat16, "optimizer states", means), (torch.bfloat16, "optimizer states", squares)]
+    required = [(torch.float32, "params", parameters), (torch.float32, "grads", gradients), *states]
+    for dtype, name, tensors in [*required, *[(torch.bfloat16, names[-1], tensors) for tensors in greatest]]:
+        if tensors[0].dtype is not dtype:
+            wanted = f"{str(dtype).removeprefix('torch.')} {name}"
+            raise RuntimeError(f"Mixed-precision fused {optimizer} requires {wanted}, got {scalar_type(tensors[0].dtype)}")
+
+
+def _fused_optimizer(kernel: str, names: Sequence[str], *lists: Sequence[torch.Tensor], **_options: object) -> None:
+    _require_one_layout(names, lists)
+    _require_floats(kernel, lists[0])
+
+
+def _require_one_layout(names: Sequence[str], lists: Sequence[Sequence[torch.Tensor]], *, own_dtypes: bool = False) -> None:
     parameters, *others = lists[: len(names)]
-    if parameters and not _have_one_layout(parameters, others):
-        listed = f"{', '.join(names[:-1])}{',' if len(names) > 2 else ''} and {names[-1].rstrip('?')}"
+    if parameters and not _have_one_layout(parameters, others, own_dtypes=own_dtypes):
+        listed = f"{', '.join(names[:-1])}{',' if len(names) > 2 else ''} and {names[-1]}"
         raise RuntimeError(f"{listed} must have same dtype, device, and layout")
-    _require_floats(kernel, parameters)
 
 
 def _require_floats(kernel: str, tensors: Sequence[torch.Tensor]) -> None:
@@ -368,14 +385,16 @@ def _require_floats(kernel: str, tensors: Sequence[torch.Tensor]) -> None:
         raise no_kernel(kernel, scalar_type(tensors[0].dtype))
 
 
-def _have_one_layout(parameters: Sequence[torch.Tensor], others: Sequence[Sequence[torch.Tensor]]) -> bool:
-    dtype = parameters[0].dtype
-    for at, tensors in enumerate((parameters, *others)):
+def _have_one_layout(
+    parameters: Sequence[torch.Tensor], others: Sequence[Sequence[torch.Tensor]], *, own_dtypes: bool = False
+) -> bool:
+    """See `check_fast_path_restrictions` in ATen/native/ForeachUtils.h. With `own_dtypes`, each list has its own dtype."""
+    for tensors in (parameters, *others):
         if len(tensors) != len(parameters):
             return False
+        dtype = (tensors if own_dtypes else parameters)[0].dtype
         for parameter, tensor in zip(parameters, tensors, strict=True):
-            is_state = at > 1 and tensor.dtype is torch.bfloat16  # PyTorch allows bfloat16 for the optimizer's state
-            if not (tensor.dtype is dtype or is_state) or tensor.layout is not torch.strided:
+            if tensor.dtype is not dtype or tensor.layout is not torch.strided:
                 return False
             if tensor.shape != parameter.shape or tensor.stride() != parameter.stride():
                 return False
@@ -515,11 +534,10 @@ _CHOSEN = "where expected condition to be a boolean tensor, but got a tensor wit
 _require_bool = partial(_one_of, (torch.bool,), "masked_fill only supports boolean masks, but got dtype {}", 1)
 _LRS = ("default", "tensor_lr")  # two overloads: the learning rate is a number, or a tensor
 _WITH_SCALARS = "addcmul addcmul_ addcdiv addcdiv_"
-_ADAM = "fused_adam_kernel_cuda", ("params", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs?")
 _ADAGRAD = "fused_adagrad_kernel_cuda"
 _RULES: dict[Op, Callable[..., None]] = {
-    **{getattr(_aten._fused_adam_, kind): partial(_fused_optimizer, *_ADAM) for kind in _LRS},
-    **{getattr(_aten._fused_adamw_, kind): partial(_fused_optimizer, *_ADAM) for kind in _LRS},
+    **{getattr(_aten._fused_adam_, kind): partial(_fused_adam, "Adam") for kind in _LRS},
+    **{getattr(_aten._fused_adamw_, kind): partial(_fused_adam, "AdamW") for kind in _LRS},
     _aten._fused_adagrad_.default: partial(_fused_optimizer, _ADAGRAD, ("params", "grads", "state_sums")),
     _aten._fused_adagrad_.tensor_lr: partial(_fused_optimizer, _ADAGRAD, ("params", "grads")),
     **{getattr(_aten, f"_foreach_{name}").Tensor: _scalars_on_host for name in _WITH_SCALARS.split()},

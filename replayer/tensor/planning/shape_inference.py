@@ -459,7 +459,7 @@ def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     large = _elements(args, kwargs) > (_TRIED_ELEMENTS if floating else _TRIED_FOR_DTYPES)
     name = func._schema.name
     # CUDA accepts more dtypes than the CPU
-    if "layer_norm_backward" in name or ("batch_norm" in name and (large or "backward" in name)):
+    if "layer_norm_backward" in name or "fused_adam" in name or ("batch_norm" in name and (large or "backward" in name)):
         return None
     if not _are_plain(tensors):
         return None

@@ -707,13 +707,41 @@ def test_a_fused_optimizer_requires_equal_layouts_of_parameters_gradients_and_st
     fused_adam(name, amsgrad)
     lists = "exp_avgs, exp_avg_sqs, and max_exp_avg_sqs" if amsgrad else "exp_avgs, and exp_avg_sqs"
     message = re.escape(f"params, grads, {lists} must have same dtype, device, and layout")
-    for tensor in (torch.zeros(4), torch.zeros(4, 3).t(), torch.zeros(3, 8)[:, :4], torch.zeros(3, 4, dtype=torch.float64)):
+    for tensor in (torch.zeros(4), torch.zeros(4, 3).t(), torch.zeros(3, 8)[:, :4]):
         with pytest.raises(RuntimeError, match=message):
             fused_adam(name, amsgrad, **{wrong: tensor.cuda() if tensor.is_contiguous() else _strided_on_gpu(tensor)})
+    if wrong == "exp_avgs":
+        message = "^Mixed-precision fused AdamW? requires bfloat16 optimizer states, got Double$"
+    with pytest.raises(RuntimeError, match=message):
+        fused_adam(name, amsgrad, **{wrong: torch.zeros(3, 4, dtype=torch.float64, device="cuda")})
 
 
 def _strided_on_gpu(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), device="cuda")
+
+
+@pytest.mark.parametrize(("name", "optimizer"), [("_fused_adam_", "Adam"), ("_fused_adamw_", "AdamW")])
+def test_fused_adam_accepts_states_in_bfloat16_only_for_parameters_in_float32(name: str, optimizer: str) -> None:
+    """The messages are those of PyTorch 2.14.1 with CUDA."""
+    use()
+
+    def zeros(dtype: torch.dtype, *names: str) -> dict[str, torch.Tensor]:
+        return {each: torch.zeros(3, 4, device="cuda", dtype=dtype) for each in names}
+
+    states = zeros(torch.bfloat16, "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs")
+    fused_adam(name, amsgrad=True, **states)
+    half = torch.float16
+    for changed, message in (
+        (zeros(half, "self", "grads"), "float32 params, got Half"),
+        (zeros(torch.bfloat16, "grads"), "float32 grads, got BFloat16"),
+        (zeros(half, "exp_avgs"), "bfloat16 optimizer states, got Half"),
+        (zeros(torch.float32, "exp_avg_sqs"), "bfloat16 optimizer states, got Float"),
+        (zeros(torch.float32, "max_exp_avg_sqs"), "bfloat16 max_exp_avg_sqs, got Float"),
+    ):
+        with pytest.raises(RuntimeError, match=f"^Mixed-precision fused {optimizer} requires {message}$"):
+            fused_adam(name, amsgrad=True, **{**states, **changed})
+    with pytest.raises(RuntimeError, match="must have same dtype"):
+        fused_adam(name, **zeros(torch.bfloat16, "exp_avg_sqs"))
 
 
 def test_fused_sgd_and_adagrad_require_equal_layouts() -> None:
@@ -726,14 +754,16 @@ def test_fused_sgd_and_adagrad_require_equal_layouts() -> None:
         fused._fused_sgd_([x], [gradient], [*buffers], weight_decay=0.0, momentum=momentum, lr=0.1, **options)
 
     sgd(x, x, momentum=0.9)
-    with pytest.raises(RuntimeError, match=r"check_fast_path_restrictions\( \{params, grads, momentum_buffer_list\}\)"):
-        sgd(x, other, momentum=0.9)
+    for buffer in (other, x.bfloat16()):
+        with pytest.raises(RuntimeError, match=r"check_fast_path_restrictions\( \{params, grads, momentum_buffer_list\}\)"):
+            sgd(x, buffer, momentum=0.9)
     with pytest.raises(RuntimeError, match=r"check_fast_path_restrictions\(\{params, grads\}\)"):
         sgd(other, momentum=0.0)
     step = torch.ones((), device="cuda")
     options = {"lr": 0.1, "lr_decay": 0.0, "weight_decay": 0.0, "eps": 1e-8, "maximize": False}
-    with pytest.raises(RuntimeError, match="params, grads, and state_sums must have same dtype, device, and layout"):
-        fused._fused_adagrad_([x], [x], [other], [step], **options)
+    for state in (other, x.bfloat16()):
+        with pytest.raises(RuntimeError, match="params, grads, and state_sums must have same dtype, device, and layout"):
+            fused._fused_adagrad_([x], [x], [state], [step], **options)
 
 
 def test_fused_optimizers_require_floats_and_fused_sgd_requires_a_momentum_if_it_has_buffers() -> None:
