@@ -15,7 +15,7 @@ import torch
 from replayer.errors import NotEmulated
 from replayer.state import STATE, computing, script_steps, started
 from replayer.tensor.node_numbers import ACCUMULATES
-from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.tensor import VirtualTensor, replace_saved_parameters
 from replayer.tensor.tensor_meta import BACKEND, in_words_of_cuda
 from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny, TorchFunction
@@ -44,6 +44,7 @@ def _run_backward(run: TorchFunction, outputs: TorchAny, gradients: TorchAny, *a
     for at, (output, gradient) in enumerate(zip(outputs, gradients, strict=False)):
         if isinstance(output, VirtualTensor) and gradient is not None and gradient.dim() and gradient.is_cpu:
             raise RuntimeError(f"invalid gradient at index {at} - expected device {output.device} but got {gradient.device}")
+    replace_saved_parameters(lambda: _graph(_roots(outputs))[0])
     try:
         with _on_forward_streams(outputs):
             return run(outputs, gradients, *args, **kwargs)
@@ -71,8 +72,7 @@ def _on_forward_streams(outputs: TorchAny) -> Iterator[None]:
         if to is not caller:
             current.set_stream(to)
 
-    roots = [output.grad_fn for output in outputs if getattr(output, "grad_fn", None) is not None]
-    nodes, consumers = _graph(roots)
+    nodes, consumers = _graph(_roots(outputs))
     numbers = {node: int(node._sequence_nr()) for node in nodes}
     first_use = {node: min(numbers[parent] for parent in parents) for node, parents in consumers.items()}
     chosen = {node: stream_of(first_use.get(node, 0) if number == ACCUMULATES else number) for node, number in numbers.items()}
@@ -91,6 +91,10 @@ def _on_forward_streams(outputs: TorchAny) -> Iterator[None]:
     for stream in dict.fromkeys(chosen[node] for node in nodes if numbers[node] == ACCUMULATES):
         if stream is not caller:
             streams.wait_stream(caller, stream)
+
+
+def _roots(outputs: TorchAny) -> list[TorchAny]:
+    return [output.grad_fn for output in outputs if getattr(output, "grad_fn", None) is not None]
 
 
 def _graph(roots: list[TorchAny]) -> tuple[list[TorchAny], dict[TorchAny, list[TorchAny]]]:

@@ -17,7 +17,8 @@ Note [Gradients of moved parameters]
     parameter that moves back. While the parameter is on the CPU, the class of the replaced tensor is `_MovedTensor`. A backward
     pass that needs the parameter's values then raises the same error as on a GPU. PyTorch rejects a gradient on another device.
     `_GRADS_ELSEWHERE` therefore stores the gradient, and a hook adds new gradients to the stored gradient.
-    FullyShardedDataParallel with CPUOffload needs both.
+    FullyShardedDataParallel with CPUOffload needs both. If a parameter moves from the CPU to the GPU, the graph keeps a plain
+    CPU tensor. Python cannot intercept ops on plain CPU tensors, so the backward pass first calls `replace_saved_parameters`.
 
 Note [Attributes of scripts]
     `model.to("cuda")` changes the class of a parameter. Python does not allow this change for classes with slots. `tensor_meta`
@@ -29,8 +30,9 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, MutableMapping
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import suppress
+from functools import cache, partial
 from operator import attrgetter
 from typing import ClassVar, NoReturn, Self
 from weakref import ReferenceType, ref
@@ -447,6 +449,42 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
             moved.before, moved.now = type(made), tensor.detach()
             ACTUAL_CLASS.__set__(moved, _MovedTensor)
             del moved.allocation  # a graph does not keep the GPU memory of a parameter that moved
+
+
+def replace_saved_parameters(nodes_of: Callable[[], Iterable[TorchAny]]) -> None:
+    """Make the nodes of a graph use the parameter on the GPU, if the parameter was on the CPU when the graph saved it.
+
+    The nodes of the graph are searched only if such a parameter exists. Only a node that saved the parameter itself is
+    changed. A view of the parameter keeps its CPU memory, as in PyTorch.
+    """
+    moved = {id(saved): ref(now) for now, saved in _IN_GRAPHS.items() if _was_on_cpu(now, saved)}
+    if not moved:
+        return
+    for node in nodes_of():
+        variables = {id(getattr(following, "variable", None)) for following, _ in node.next_functions}
+        if variables & moved.keys():
+            for name in dir(node):
+                if name.startswith("_raw_saved_"):
+                    _replace_saved(node, name, moved)
+
+
+def _was_on_cpu(now: TorchAny, saved: TorchAny) -> bool:
+    return isinstance(now, VirtualTensor) and not isinstance(saved, VirtualTensor) and saved._use_count() > 1
+
+
+def _replace_saved(node: TorchAny, name: str, moved: Mapping[int, ReferenceType[TorchAny]]) -> None:
+    with suppress(RuntimeError):  # PyTorch has freed the saved tensor, or the saved tensor already has hooks
+        raw, values = getattr(node, name), getattr(node, name.removeprefix("_raw"))
+        pairs = zip(raw, values, strict=True) if isinstance(raw, tuple) else [(raw, values)]
+        for place, saved in pairs:
+            owner = moved.get(id(saved))
+            if owner is not None:
+                place.register_hooks(lambda packed: packed, partial(_current, owner))
+
+
+def _current(owner: ReferenceType[TorchAny], packed: torch.Tensor) -> torch.Tensor:
+    parameter = owner()
+    return parameter.detach() if isinstance(parameter, VirtualTensor) else packed
 
 
 def _known_to_graph(tensor: TorchAny, data: torch.Tensor) -> TorchAny:

@@ -219,6 +219,35 @@ for back in (False, True):
 
 
 @VALUES
+def test_a_backward_pass_fails_if_a_saved_parameter_moved_to_the_gpu(values: str, tmp_path: Path) -> None:
+    """PyTorch saves the parameter itself for a product and for a convolution, but saves a view of a linear layer's weight."""
+    code = """
+for back in (False, True):
+    weight = nn.Parameter(torch.ones(3))
+    cube = weight**3
+    weight.data = weight.data.cuda()
+    if back:
+        print(said(lambda: cube.sum().backward(retain_graph=True)).split(":")[0])
+        weight.data = weight.data.cpu()
+    print(said(lambda: cube.sum().backward()), None if weight.grad is None else weight.grad.tolist())
+for layer in (nn.Conv2d(3, 1, 1), nn.Linear(3, 1)):
+    x = torch.ones(2, 3, 3, 3, requires_grad=True)
+    y = layer(x)
+    layer.cuda()
+    print(said(lambda: y.sum().backward()), layer.weight.grad is None)
+"""
+    refused = "RuntimeError: Expected all tensors to be on the same device, but "
+    convolution = "got weight is on cuda:0, different from other tensors on cpu (when checking argument in method"
+    assert _run(code, values, tmp_path) == [
+        f"{refused}found at least two devices, cuda:0 and cpu! None",
+        "RuntimeError",
+        "ok [3.0, 3.0, 3.0]",
+        f"{refused}{convolution} wrapper_CUDA__convolution_backward) True",
+        "ok False",
+    ]
+
+
+@VALUES
 def test_a_kernel_of_the_script_replaces_the_cuda_kernel_of_an_op(values: str, tmp_path: Path) -> None:
     """PyTorch's own op of zeros returns ones."""
     code = """
