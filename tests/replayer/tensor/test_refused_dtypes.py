@@ -741,7 +741,7 @@ def test_fused_adam_accepts_states_in_bfloat16_only_for_parameters_in_float32(na
         with pytest.raises(RuntimeError, match=f"^Mixed-precision fused {optimizer} requires {message}$"):
             fused_adam(name, amsgrad=True, **{**states, **changed})
     with pytest.raises(RuntimeError, match="must have same dtype"):
-        fused_adam(name, **zeros(torch.bfloat16, "exp_avg_sqs"))
+        fused_adam(name, amsgrad=False, **zeros(torch.bfloat16, "exp_avg_sqs"))
 
 
 def test_fused_sgd_and_adagrad_require_equal_layouts() -> None:
