@@ -10,7 +10,8 @@ Workload signatures show whether two recordings are of the same model. Fields wi
 Note [Inputs of varying size]
     Inputs may have another size in each step, for example padded sentences, or the boxes of an object detector. Two runs of a
     script then begin with inputs of different sizes. The first steps of a run show which sizes vary. Varying sizes are not
-    compared, and neither is the size of a batch in bytes. The smaller last batch of an epoch is ignored.
+    compared, and neither is the size of a batch in bytes. The number of samples in the smaller last batch of an epoch is
+    ignored.
 """
 
 from __future__ import annotations
@@ -112,18 +113,22 @@ class WorkloadSignature:
         """Add the inputs of a later step of the same kind, and the size of the step's batch."""
         # see Note [Inputs of varying size]
         ours = self.inputs
-        if not ours or not inputs or _is_smaller_batch(inputs, ours):
+        if not ours or not inputs:
             return self
         if [(t.dtype, len(t.shape)) for t in ours] != [(t.dtype, len(t.shape)) for t in inputs]:
             return replace(self, inputs=None, batch_bytes=None, varying_dimensions=None)
         known = self.varying_dimensions or ((),) * len(ours)
+        is_smaller = _is_smaller_batch(inputs, ours)
         pairs = (enumerate(zip(one.shape, other.shape, strict=True)) for one, other in zip(ours, inputs, strict=True))
         varying = tuple(
-            tuple(at for at, (a, b) in sizes if a != b or at in before) for sizes, before in zip(pairs, known, strict=True)
+            tuple(at for at, (a, b) in sizes if at in before or (a != b and not (is_smaller and at == 0)))
+            for sizes, before in zip(pairs, known, strict=True)
         )
-        varies = any(varying) or (None not in (batch_bytes, self.batch_bytes) and batch_bytes != self.batch_bytes)
+        other_bytes = not is_smaller and None not in (batch_bytes, self.batch_bytes) and batch_bytes != self.batch_bytes
         return replace(
-            self, batch_bytes=None if varies else self.batch_bytes, varying_dimensions=varying if any(varying) else None
+            self,
+            batch_bytes=None if any(varying) or other_bytes else self.batch_bytes,
+            varying_dimensions=varying if any(varying) else None,
         )
 
     def at_batch(self, batch: int, recorded: int) -> WorkloadSignature:
@@ -195,10 +200,10 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
 
 
 def _is_smaller_batch(inputs: tuple[InputTensor, ...], usual: tuple[InputTensor, ...]) -> bool:
-    if not differ_in_batch_size_alone(inputs, usual):
-        return False
-    changes = {(a.shape[:1], b.shape[:1]) for a, b in zip(inputs, usual, strict=True) if a != b}
-    return len(changes) == 1 and all(size < usual_size for size, usual_size in changes)
+    """Return True if the first dimension of the first input is smaller than usual, and no first dimension changed otherwise."""
+    changes = {(a.shape[:1], b.shape[:1]) for a, b in zip(inputs, usual, strict=True) if a.shape[:1] != b.shape[:1]}
+    first = inputs[0].shape[:1], usual[0].shape[:1]
+    return changes == {first} and first[0] < first[1]
 
 
 def _without_varying(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:

@@ -176,6 +176,20 @@ def test_a_smaller_last_batch_is_no_varying_size(others: tuple[tuple[int, int], 
     assert of(5).with_later_step(of(8).inputs, 40).varying_dimensions is not None
 
 
+def test_a_smaller_last_batch_of_padded_sentences_hides_no_other_batch_size() -> None:
+    """GIVEN eight sentences per batch, padded to another length in each step WHEN the last batch of an epoch has five sentences
+    THEN only the length varies. WHEN the boxes of an image vary THEN their number varies, because the image does not."""
+
+    def of(*shapes: tuple[int, ...]) -> WorkloadSignature:
+        return WorkloadSignature(100, 400, {"Linear": 1}, tuple(InputTensor(shape, "float32") for shape in shapes))
+
+    recorded = of((8, 60), (8, 60)).with_later_step(of((5, 70), (5, 70)).inputs, 40)
+    assert recorded.varying_dimensions == ((1,), (1,))
+    assert compare_workloads(recorded, of((4, 90), (4, 90))).sameness is Sameness.OTHER_BATCH_SIZE
+    detector = of((3, 80, 90), (5, 4)).with_later_step(of((3, 80, 90), (2, 4)).inputs, 40)
+    assert detector.varying_dimensions == ((), (0,))
+
+
 def test_eight_later_steps_show_which_sizes_vary() -> None:
     observer = WorkloadObserver()
     for _ in range(9):
