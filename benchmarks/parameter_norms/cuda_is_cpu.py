@@ -59,7 +59,7 @@ def without_numbers(given: Any) -> Any:
 
 
 def compile_except(*uncompiled: Any) -> Any:
-    """Return a `torch.compile` that returns the functions `uncompiled` as they are."""
+    """Return a replacement for `torch.compile` that does not compile the functions in `uncompiled`."""
     compile_it: Any = torch.compile
 
     def compile_or_not(function: Any = None, **options: Any) -> Any:

@@ -67,8 +67,8 @@ class GraphOutputs:
         self._calls[key] = max(self._calls[key], self._fewest_calls + 1)
 
     def continue_step(self) -> None:
-        """Count a call of an unrecorded function as part of the current step if a backward pass is pending. If this function
-        uses a CUDA graph, the backward pass that called it does not begin a step."""
+        """Count a call of an unrecorded function as part of the current step if a backward pass is pending. If the unrecorded
+        function uses a CUDA graph, the backward pass that called the function does not begin a new step."""
         if self._awaits_backward:
             self._step = _current_step()[1]
 
@@ -91,7 +91,8 @@ def graph_outputs(device: int) -> GraphOutputs:
 
 
 def _current_step() -> tuple[int, int]:
-    """Return the number of steps that the script has marked, and the number of the current step."""
+    """Return PyTorch's counter of marked steps (`torch.compiler.cudagraph_mark_step_begin`), and the number of the current
+    step."""
     from torch._dynamo.mutation_guard import GenerationTracker  # imported late, because only compiled code needs Dynamo
 
     marked: int = sys.modules[_TREES].MarkStepBox.mark_step_counter if _TREES in sys.modules else 0

@@ -42,8 +42,8 @@ class _Value:
 
 
 def size_in_call(graph: TorchAny, sizes: tuple[int, ...]) -> Callable[[TorchAny], int | None]:
-    """Return a function that computes a symbolic size for one call of the graph. `sizes` contains the call's integer arguments.
-    If a size depends on the values of a tensor, the function returns None."""
+    """Return a function that computes the value of a symbolic size in one call of the graph. `sizes` contains the call's
+    integer arguments. For a size that depends on the values of a tensor, the returned function returns None."""
     inputs = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
     traced = [value for value in inputs if isinstance(value, (int, torch.SymInt))]
     known = {one.node.expr: size for one, size in zip(traced, sizes, strict=False) if isinstance(one, torch.SymInt)}

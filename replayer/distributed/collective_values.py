@@ -56,7 +56,8 @@ def _values(tensor: torch.Tensor) -> torch.Tensor | float | int | bool | None:
 
 
 def _in_memory_order(values: torch.Tensor) -> torch.Tensor:
-    """Return the elements as NCCL transfers them: one after the other from the first element, whatever the strides are."""
+    """Return the elements of a tensor in the order in which NCCL transfers them. NCCL ignores strides and reads the memory from
+    the first element."""
     count = values.numel()
     fits = (values.storage_offset() + count) * values.element_size() <= values.untyped_storage().nbytes()
     if values.is_contiguous() or 0 in values.stride() or not fits:

@@ -141,7 +141,7 @@ class VirtualGpu:
         return VirtualDevice(index, device.name, known_properties(device), allocator, scheduler.stream(index, 0))
 
     def calls_product(self, signature: OpSignature) -> bool:
-        """Return True if the op calls a matrix product inside, and cuBLAS keeps the workspace of this product."""
+        """Return True if the op uses a matrix product internally, and cuBLAS keeps the workspace of the matrix product."""
         return self.blas.kept and signature.op in self._with_products and not any(0 in shape for shape in signature.shapes)
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:

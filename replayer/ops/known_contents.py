@@ -161,9 +161,9 @@ def require_mask_shape(source: torch.Tensor, mask: torch.Tensor, first: int) -> 
 
 
 def indices_on_device(beside: TorchAny, indices: Sequence[TorchAny], tensor_class: type) -> list[torch.Tensor | None]:
-    """Copy indices from the host to the GPU. A mask on the host is converted to positions first.
+    """Copy indices from the host to the GPU. A mask on the host is first converted to the positions of its True elements.
 
-    PyTorch 2.9 and later do not wait for the copy of the positions (ATen/native/IndexingUtils.h).
+    PyTorch 2.9 and later do not wait until the positions of a mask are copied (ATen/native/IndexingUtils.h).
     """
     moved: list[torch.Tensor | None] = []
     for index in indices:

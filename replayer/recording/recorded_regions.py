@@ -121,7 +121,8 @@ class RecordedRegions:
         return max(ranked, key=itemgetter(0))[1] if ranked else None
 
     def _resized(self, call: RecordedCall, sizes: dict[int, int], graph_ops: GraphOps) -> RecordedCall:
-        """Replace sizes in the ops of a call. An op that the graph calls with its recorded shapes does not change."""
+        """Replace recorded sizes by new sizes in the ops of a recorded call. If the graph calls an op with the op's recorded
+        shapes, the op does not change."""
         ops = tuple(
             one
             if _is_in(one, graph_ops)
@@ -183,7 +184,7 @@ def _sizes_of_inputs(recorded: Shapes, inputs: Shapes) -> dict[int, int]:
 
 
 def _sizes_in_graph(call: RecordedCall, graph_ops: GraphOps) -> dict[int, int]:
-    """Return the sizes that differ between the recorded ops and the graph's ops of the same kind."""
+    """Return a dict from recorded sizes to the sizes in the graph, for sizes that differ between ops of the same kind."""
     is_alike = _similarity(call.ops, graph_ops) > 0 or _likeness(call.ops, graph_ops) >= _ALIKE
     if call.launches_graph or not is_alike:
         return {}

@@ -71,8 +71,8 @@ def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bo
 
 
 def ops_with_products(trace: Trace) -> frozenset[str]:
-    """Return the names of ops that call a matrix product of cuBLAS, such as "aten::_euclidean_dist". Some ops, such as
-    "aten::convolution", are in the result only if a recorded call contains a matrix product."""
+    """Return the names of ops that use a matrix product of cuBLAS internally, such as "aten::_euclidean_dist". Some ops, such
+    as "aten::convolution", are returned only if a recorded call of the op contains a matrix product."""
     host = trace.host
     names, at = set[int](), host.parent[trace.strings.matching(host.name, _PRODUCTS.__contains__)]
     while len(at := np.unique(at[at != NONE])):

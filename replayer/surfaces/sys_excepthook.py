@@ -1,4 +1,4 @@
-"""Explains errors of packages that need NVIDIA's driver, and of scripts that need more GPUs.
+"""Explains errors of packages that need NVIDIA's driver, and errors of scripts that need more GPUs.
 
     AssertionError: libcuda.so cannot found!
     trace: triton asked for NVIDIA's driver, its libraries or device memory. A replay has none of them: ...
@@ -48,8 +48,8 @@ def install(keep_in: Path | None = None) -> None:
         if _NO_SUCH_GPU.match(message):
             gpus = sys.modules["torch"].cuda.device_count()
             print(
-                f"trace: the script uses a GPU that does not exist; the virtual machine has {gpus} GPU{'s' * (gpus != 1)}."
-                " `trace replay --gpus N` runs a script on N GPUs.",
+                f"trace: the script uses a GPU that the virtual machine does not have. The virtual machine has {gpus}"
+                f" GPU{'s' * (gpus != 1)}. `trace replay --gpus N` runs a script on N GPUs.",
                 file=sys.stderr,
             )
         if isinstance(error, ModuleNotFoundError) and error.name == "triton":

@@ -79,7 +79,8 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _op_names(op_names: TorchFunction, module: TorchAny) -> list[str]:
-    """Return the names of the ops that a module calls. PyTorch leaves out the ops that read a device."""
+    """Return the names of the ops that a TorchScript module calls. As in PyTorch, the list does not contain ops that read a
+    device."""
     names = {printed_as_in_pytorch(name) for name in op_names(module)}
     return sorted(names - {"prim::device", "prim::is_cuda"})
 

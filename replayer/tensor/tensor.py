@@ -387,7 +387,7 @@ class VirtualParameter(VirtualTensor):  # type: ignore[metaclass]
 
 
 class _MovedTensor(torch.Tensor):
-    """Represents a tensor that an autograd graph saved on the GPU, after the script moved the tensor to the CPU."""
+    """Represents a tensor that an autograd graph saved on the GPU and that the script later moved to the CPU."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     before: type[TorchAny]

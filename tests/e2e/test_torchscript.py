@@ -87,8 +87,8 @@ print(loaded(torch.ones(1, 2, device="cuda")).tolist())
 
 
 def test_a_saved_module_stays_on_its_devices_and_is_loaded_onto_them(tmp_path: Path) -> None:
-    """The module also has attributes with tensors that are neither parameters nor buffers. The weights are 2, the scale is 1,
-    and the shift is 1, so the result of two ones is 2 + 2 + 1 = 5."""
+    """Some attributes of the module are tensors that are neither parameters nor buffers. The weights are 2, the scale is 1, and
+    the shift is 1, so the result of two ones is 2 + 2 + 1 = 5."""
     (tmp_path / "saved.py").write_text(SAVED)
     command = ["replay", "--trace", "p100-no-cudnn", "--values", "compute", "--", "-W", "ignore", "saved.py"]
     assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == [

@@ -128,7 +128,7 @@ def by_kernel(run: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace
     return recorded(run, tmp_path_factory.mktemp("kernel"), grain="kernel")
 
 
-def test_a_tensor_class_of_the_script_sees_no_calls_of_the_recorder(run: Run, tmp_path: Path) -> None:
+def test_the_recorder_does_not_call_methods_of_tensor_classes(run: Run, tmp_path: Path) -> None:
     session = {"out": str(tmp_path / "run.msgpack"), "config": {"grain": "phase"}}
     assert run(NOTED, json.dumps(session)) == 0
 

@@ -33,7 +33,7 @@ def test_flushed_rows_can_be_read_before_the_end(tmp_path: Path) -> None:
     assert (len(trace.steps), trace.provenance, trace.problems) == (2, {"a": 2}, {})
 
 
-def test_a_file_has_rows_to_write_from_the_first_row_or_block_to_the_next_write(tmp_path: Path) -> None:
+def test_a_file_has_unwritten_rows_until_the_next_write(tmp_path: Path) -> None:
     def row() -> None:
         output.add("steps", rank=0, number=0, start_ns=5, duration_ns=7, kind=1)
 

@@ -673,8 +673,8 @@ def test_finished_steps_are_written_even_if_no_later_step_ends(bench: Bench) -> 
     bench.recorder.close()
 
 
-def test_without_a_writing_thread_the_script_thread_writes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a system that starts no more threads THEN the recorder raises no error, and the file has all steps."""
+def test_the_script_thread_writes_the_file_if_no_thread_can_start(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a system that cannot start another thread THEN the recorder raises no error, and the file contains all steps."""
     monkeypatch.setattr("tracer.recorder.start_new_thread", Mock(side_effect=RuntimeError("can't start new thread")))
     bench.recorder.write_regularly()
     for _ in range(3):

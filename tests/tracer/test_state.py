@@ -45,8 +45,9 @@ def test_each_call_looks_for_the_recorder_until_one_exists() -> None:
     assert state.recorder() is made and state.recorder() is made
 
 
-def test_a_recorder_that_cannot_be_made_does_not_stop_the_script(capsys: pytest.CaptureFixture[str]) -> None:
-    """GIVEN a process without free memory THEN one line says that nothing is recorded. No second recorder is made."""
+def test_the_script_continues_if_the_recorder_cannot_be_created(capsys: pytest.CaptureFixture[str]) -> None:
+    """GIVEN a process that has no free memory for the recorder THEN one line says that nothing is recorded. No second recorder
+    is made."""
     attempts: list[None] = []
 
     def make() -> Any:

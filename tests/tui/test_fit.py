@@ -90,7 +90,7 @@ def test_with_several_processes_fit_reads_the_timeline_of_the_first_rank() -> No
     assert _timeline({7: first, 8: again}) is None
     assert _timeline({7: second, 8: first}) is first
     assert _timeline({7: second, 8: first, 9: again}) in (first, again)
-    # `mp.spawn` starts ranks from a process that does not use the GPU.
+    # If a script calls `mp.spawn`, the process that starts the ranks does not use the GPU.
     worked = training(steps=2)
     assert _timeline({7: first, 8: worked}) is worked
 
@@ -208,8 +208,8 @@ def test_a_given_batch_option_is_appended_to_the_script_arguments(script: Any, c
     ("how", "note"),
     [
         ({"drift": 4096}, "the last two steps requested different sizes"),
-        ({"steps": 2}, "only 2 training steps ran; what later steps need is unknown"),
-        ({"steps": 1, "evaluated": 79}, "only 1 training step and 79 evaluation steps ran; what later steps need is unknown"),
+        ({"steps": 2}, "only 2 training steps ran; later steps may need more memory"),
+        ({"steps": 1, "evaluated": 79}, "only 1 training step and 79 evaluation steps ran; later steps may need more memory"),
         ({"steps": 0}, "the script ran 9 evaluation steps and did not train"),
         ({"most": 2}, "-b does not change the batch size, which is 2 in both runs"),
     ],

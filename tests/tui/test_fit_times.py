@@ -110,7 +110,7 @@ def test_fit_estimates_step_times_from_steady_steps() -> None:
     assert step_ns(KnownTimes(WORKLOAD, 7, trace), A100) == 100 * US
 
 
-def test_an_estimated_step_time_includes_no_evaluation_between_the_training_steps() -> None:
+def test_an_estimated_step_time_does_not_include_evaluation_steps() -> None:
     """GIVEN training steps 0, 2, 4 and 6 of 100 us WHEN the evaluation steps 1, 3 and 5 take 1 ms, and step 0 also contains an
     evaluation THEN the step time is the median of the training steps, 100 us."""
     trace = training(steps=7)

@@ -202,7 +202,7 @@ print(said(q.cuda)[:31], said(lambda: q.to("cuda"))[:31], said(lambda: q.to("cpu
 
 @VALUES
 def test_a_backward_pass_fails_if_a_saved_parameter_moved_to_the_cpu(values: str, tmp_path: Path) -> None:
-    """PyTorch saves the parameter itself for a product. The derivative of w x w x w is 3, if w is 1."""
+    """For the backward pass of w³, PyTorch saves the parameter w itself. The derivative of w³ is 3 if w is 1."""
     code = """
 for back in (False, True):
     weight = nn.Parameter(torch.ones(3, device="cuda"))
@@ -262,7 +262,8 @@ print(sevens.tolist(), sevens.device, torch.erfc(torch.zeros(2)).tolist(), seven
 
 @VALUES
 def test_average_pooling_into_an_expanded_output_is_rejected(values: str, tmp_path: Path) -> None:
-    """CUDA's kernels write as many numbers as the output has elements, but the output has memory for only one number."""
+    """CUDA's pooling kernels write one number for each element of an expanded output, but the expanded output has memory for
+    only one number."""
     code = """
 for dims in (2, 3):
     pool, out = getattr(torch._C._nn, f"avg_pool{dims}d"), torch.zeros([1] * (dims + 2), device="cuda")
@@ -289,8 +290,8 @@ for call in (lambda: M + 1, lambda: host.cuda(non_blocking=True), torch.cuda.syn
 
 
 @VALUES
-def test_indices_on_the_cpu_are_copied_with_a_wait_and_masks_without(values: str, tmp_path: Path) -> None:
-    """PyTorch 2.14 gave these answers on the simulated device."""
+def test_copies_of_cpu_indices_wait_but_copies_of_cpu_masks_do_not(values: str, tmp_path: Path) -> None:
+    """The expected results are the results of PyTorch 2.14 on the simulated CUDA device."""
     code = """
 mask, one = torch.tensor([True, False, True]), torch.ones((), device="cuda")
 torch.cuda.set_sync_debug_mode("error")

@@ -38,7 +38,7 @@ DEPTH = _Depth()  # each thread has a separate value
 
 
 def attribute(tensor: Any, name: str) -> Any:
-    """Return an attribute of a tensor. Return None for an object that has no such attribute."""
+    """Return an attribute of a tensor, or None if the object does not have the attribute."""
     # see Note [Attributes of tensors]
     if has_torch_function_unary(tensor):
         with DisableTorchFunction():
@@ -47,8 +47,8 @@ def attribute(tensor: Any, name: str) -> Any:
 
 
 def overridable(wrapped: Call) -> Call:
-    """Wrap a function of the module `torch`. A `__torch_function__` of the script then gets the function that the script finds
-    under this name, for example `torch.where`, and not PyTorch's original function."""
+    """Wrap a function of the module `torch`, such as `torch.where`. A `__torch_function__` of the script then gets the wrapper,
+    not PyTorch's original function, because the script may compare the function with `torch.where`."""
 
     @stands_for(wrapped)
     def called(*args: Any, **kwargs: Any) -> Any:

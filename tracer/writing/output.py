@@ -125,7 +125,7 @@ class RecordingFile:
 
 
 def say(text: str) -> None:
-    """Print a line to stderr. Do nothing if the script has closed stderr, or has replaced it by an object that raises an
+    """Print a line to stderr. Do nothing if the script has closed stderr, or has replaced stderr by an object that raises an
     error."""
     if sys.stderr is not None:  # `print` would use stdout instead of None
         with suppress(Exception):

@@ -74,7 +74,8 @@ class Session:
 
     def start(self) -> None:
         self.note("trigger")
-        # This hook shortens tracebacks. The replayer's hook is installed later, and therefore gets the complete traceback.
+        # This exception hook shortens tracebacks. The replayer installs its exception hook later, so the replayer's hook gets
+        # the complete traceback.
         self._tracebacks.install(_PREFIX)
         for start in self.shared:
             start()

@@ -233,9 +233,10 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp], profiled: int) -> list[MissingOp]:
-    """Return the ops of a replay that have no recorded times in at least half of a rank's `steps` that call them. `profiled` is
-    the number of a rank's recorded steps with kernels. If less than half of the steps, and fewer than one in `profiled` steps,
-    call an op, for example to save a checkpoint, the recording lacks the op by chance. Such an op is not returned."""
+    """Return the ops of a replay that lack recorded times in at least half of those `steps` of a rank that call the op.
+    `profiled` is the number of a rank's recorded steps with kernels. An op is not returned if less than half of the steps and
+    fewer than one in `profiled` steps call the op, for example to save a checkpoint. The recording lacks such a rare op only by
+    chance."""
     host, strings, work = trace.host, trace.strings, trace.device.take(work_rows(trace))
     step, rank = np.zeros(len(host), np.int64), np.zeros(1, np.int64)
     if len(trace.steps):

@@ -182,8 +182,8 @@ def _passes(*sides: tuple[Trace, Column]) -> Both[int] | None:
 
 
 def _rarer_steps(recorded: Trace, other: Trace) -> Spread | None:
-    """Compare the steps that run other kernels than most steps, such as the prefill steps of an inference server. If there are
-    several kinds, compare the kind with the most time."""
+    """Compare the steps that run different kernels than most other steps, such as the prefill steps of an inference server. If
+    there are several kinds of less frequent steps, compare the kind that takes the most time in total."""
     # see Note [Steps with different kernels] in traces/figures/bottleneck.py
     ours, theirs = bottleneck.kinds_of_steps(recorded), bottleneck.kinds_of_steps(other)
     shared = [kind for kind in list(ours)[1:] if min(len(ours[kind]), len(theirs.get(kind, ()))) > 1]

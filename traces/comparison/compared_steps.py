@@ -36,7 +36,7 @@ def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
     evaluations = measure.evaluation_steps(recorded)
-    # A step that compiles also runs kernels that Inductor measures.
+    # In a step that compiles code, Inductor may run additional kernels to measure their times.
     without_compiling = evaluations[~measure.compiles_in_evaluation(recorded)[evaluations]]
     evaluated, clean = (driven & np.isin(source, rows) for rows in (evaluations, without_compiling))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained, clean) if chosen.any()), evaluated))

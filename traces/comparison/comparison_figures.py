@@ -252,7 +252,7 @@ class Comparison(ComparedFigures):
 
     @property
     def unmeasured_phases_ns(self) -> dict[str, int]:
-        """Return the GPU times of phases that a replay of a published study has, but the study did not measure."""
+        """Return the GPU times of the phases that a published study did not measure, but that its replay contains."""
         times_ns = {name: of.device_replayed_median_ns or 0 for name, of in self.phases.items() if not of.recorded_median_ns}
         is_study = self.replay and not self.host_phases_comparable
         return {name: ns for name, ns in times_ns.items() if ns and name != "loader"} if is_study else {}

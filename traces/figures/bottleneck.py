@@ -78,7 +78,7 @@ class Slowdown:
 # see Note [Steps with different kernels]
 @dataclass(frozen=True, slots=True)
 class StepsOfKernels:
-    """Describes the steps that run the same kernels."""
+    """Describes a group of steps that run the same kernels."""
 
     steps: int  # number of steps
     first: int  # number of the first of these steps
@@ -299,8 +299,8 @@ def steps_by_kernels(trace: Trace) -> list[StepsOfKernels] | None:
 
 @cached_result
 def kinds_of_steps(trace: Trace) -> dict[tuple[str, ...], Column]:
-    """Return the steps that run the same kernels, by the names of these kernels. The largest group is the first. If the median
-    times of all groups are about the same, return no groups."""
+    """Group the steps by the names of the kernels that they run. The largest group comes first. If the median step times of all
+    groups are about the same, return an empty dict."""
     # see Note [Steps with different kernels]
     series, evaluations = pace_series(step_times(trace), measure.steady_steps(trace)), measure.evaluation_steps(trace)
     rows = series.rows if series is not None else evaluations[:0]

@@ -295,7 +295,8 @@ def launch_time_ns(trace: Trace) -> Column:
 
 @cached_result
 def _phases_of_times(trace: Trace) -> Column | None:
-    """Return the phase of each work without a launch, by its time on the GPU. Only traces of phase times contain such work."""
+    """Find the phase of GPU work without a recorded launch by the time at which the work ran on the GPU. Only traces that
+    contain phase times instead of kernels have GPU work without a launch."""
     # see Note [A step's time] in traces/figures/pace.py
     if trace.grain != "phase" or (trace.device.launch != NONE).all():
         return None

@@ -41,7 +41,7 @@ class PhaseMedians:
 def phase_medians(
     trace: Trace, timed: Column, with_kernels: Column, period: int | None = None, *, means: bool = False
 ) -> dict[str, PhaseMedians]:
-    """Return the times of each phase. `period` and `means` say how steps are averaged, see `phase_average`."""
+    """Return the times of each phase. For the arguments `period` and `means`, see `phase_average`."""
     busy_ns = phase_busy_ns(trace)
     average, busy_average = (phase_average(trace, rows, period, means=means) for rows in (timed, with_kernels))
     return {
@@ -57,9 +57,10 @@ def phase_medians(
 def phase_average(
     trace: Trace, rows: Column, period: int | None = None, *, means: bool = False
 ) -> Callable[..., int | None]:
-    """Return a function that averages a time over the steps in `rows`. If `means` is true, the function computes the mean,
-    otherwise the median of the means over `period` steps (default: the period of the step times). The function takes the time
-    of every step of the trace and, optionally, a mask of the steps in which the time is known."""
+    """Return a function that averages a time over the steps in `rows`. If `means` is true, the returned function computes the
+    mean. Otherwise, the returned function computes the median of the means over each `period` of steps. The default of `period`
+    is the period of the step times. The returned function takes an array with one time for each step of the trace and,
+    optionally, a mask of the steps whose time is known."""
     # see Note [Phase times add up to the step time]
     times = step_times(trace)
     length = period or period_of_steps(times, rows)
@@ -88,7 +89,8 @@ def _add_up(phases_ns: list[int | None], step_ns: int | None) -> bool:
 
 
 def _near_median(values: Column) -> Column:
-    """Return the positions of the values near the median. If there are none, return the positions of the two middle values."""
+    """Return the positions of the values near the median. If no value is near the median, return the positions of the two
+    middle values."""
     median_ns = np.median(values)
     near = np.flatnonzero(np.abs(values - median_ns) <= DEFAULT_TOLERANCE / 2 * median_ns)
     return near if len(near) else np.argsort(values, kind="stable")[(len(values) - 1) // 2 : len(values) // 2 + 1]

@@ -70,7 +70,7 @@ class Spread:
 
     @property
     def overlaps(self) -> bool:
-        """Return True if the 5th to 95th percentiles of the two traces overlap."""
+        """Return True if the ranges from the 5th to the 95th percentile of the two traces overlap."""
         ends_ns = self.recorded_p95_ns or 0, self.replayed_p95_ns or 0
         return max(self.recorded_p5_ns or 0, self.replayed_p5_ns or 0) <= min(ends_ns)
 
@@ -134,13 +134,14 @@ def are_usual(values: Column) -> Column:
 
 
 def median_per_step(values: Column, period: int | None = None) -> int | None:
-    """Return the median of the means over each `period` of steps. If `period` is None, the values' own period is used."""
+    """Compute the mean of each `period` consecutive steps, and return the median of these means. If `period` is None, use the
+    length of the repeating pattern in `values`."""
     # see Note [Periodic steps]
     return median(means_of_periods(values, period))
 
 
 def shared_period(ours: Column, theirs: Column) -> int:
-    """Return the period over which the step times of two traces are averaged."""
+    """Return the number of consecutive steps over which the step times of two traces are averaged."""
     # see Note [Periodic steps]
     fewest = min(len(ours), len(theirs))
     return max((period for period in (period_of(ours), period_of(theirs)) if 2 * period <= fewest), default=1)

@@ -137,7 +137,8 @@ class TraceStream:
             raise TraceWriteError(self.path, "the stream is closed, or an earlier write failed")
         with _as_write_error(self.path):
             if _identity(self._file) != self._identity:
-                # A script that becomes a daemon closes all file descriptors. The descriptor may now belong to another file.
+                # A script that becomes a daemon closes all file descriptors. The number of this file descriptor may now belong
+                # to another file.
                 self._file = None
                 self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
             try:
@@ -272,7 +273,7 @@ def _new_part(target: Path) -> tuple[Path, int]:
 
 
 def _identity(file: int) -> tuple[int, int] | None:
-    """Return the device and the inode of an open file. Return None if the file descriptor is closed."""
+    """Return the device number and the inode number of an open file. Return None if the file descriptor is closed."""
     try:
         status = os.fstat(file)
     except OSError:

@@ -207,7 +207,7 @@ def _is_smaller_batch(inputs: tuple[InputTensor, ...], usual: tuple[InputTensor,
 
 
 def _without_varying(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:
-    """Set sizes that vary in one of two signatures to 0, because such sizes are not compared."""
+    """If an input size varies in one of two signatures, set the size to 0, because varying sizes are not compared."""
     both = [signature.varying_dimensions for signature in (of, beside) if signature.varying_dimensions is not None]
     if not both:
         return of
@@ -256,8 +256,9 @@ def differ_in_batch_size_alone(recorded: tuple[InputTensor, ...], other: tuple[I
 
 
 def _may_be_other_batch_size(recorded: WorkloadSignature, other: WorkloadSignature) -> bool:
-    """Return False if different numbers of equal samples cannot explain the sizes of two batches. If they can, both sizes are
-    multiples of the size of one sample, which has at least one byte per element of the model's inputs."""
+    """Return False if two batches must differ in more than the number of samples. If batches differ only in the number of
+    samples, the sizes of both batches are multiples of the size of one sample. One sample has at least one byte for each
+    element of the model's inputs."""
     sample = sum(math.prod(tensor.shape[1:]) for tensor in recorded.inputs or other.inputs or () if tensor.shape)
     return math.gcd(recorded.batch_bytes or 0, other.batch_bytes or 0) >= sample
 

@@ -50,7 +50,8 @@ def distinct_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def shapes_with_two_dimensions(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return the shapes with at least two dimensions. If there are none, return the shapes with one dimension."""
+    """Return the shapes with at least two dimensions. If all shapes have fewer dimensions, return the shapes with one
+    dimension."""
     return tuple(shape for shape in shapes if len(shape) > 1) or tuple(filter(None, shapes))
 
 

@@ -78,7 +78,8 @@ class Patches:
 
 
 def _name_after(owner: Any, name: str, value: FunctionType) -> None:
-    # `pickle` looks a function up under its name. Functions of C, such as `torch.where`, have names of other places.
+    # `pickle` finds a function by the function's module and name. A function that is written in C, such as `torch.where`, may
+    # have the name of a different module.
     found: Any = sys.modules.get(value.__module__)
     for part in value.__qualname__.split("."):
         found = getattr(found, part, None)

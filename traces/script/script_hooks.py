@@ -395,7 +395,7 @@ _WITHOUT_TENSORS = {int, float, bool, str, bytes, type(None)}  # a batch may con
 
 def _items_of(torch: Any, batch: Any) -> list[Any]:
     """Return the objects in a collection, or the tensors among an object's attributes. Methods that the script overrides are
-    not called, because they may load files or raise errors."""
+    not called, because a script's methods may load files or raise errors."""
     if isinstance(batch, dict):
         return list(dict.values(batch))
     if isinstance(batch, list):

@@ -8,7 +8,7 @@
     observer.signature          # WorkloadSignature(parameters=25_557_032, ...)
 
 The description covers the first training step or, if the script does not train, the first evaluation step. The next steps show
-which sizes of the inputs vary, see Note [Inputs of varying size] in workload.py.
+which input sizes vary, see Note [Inputs of varying size] in workload.py.
 
 Note [A second attempt]
     After running out of memory, a script may call its model again with a smaller batch. The second call is then used instead of

@@ -137,7 +137,7 @@ def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
 
 
 def _timeline(traces: Mapping[int, Trace]) -> Trace | None:
-    # A process that starts the ranks, for example with `mp.spawn`, does no work itself.
+    # A process that only starts the ranks, for example with `mp.spawn`, runs no steps and no GPU work.
     worked = with_work(traces) or traces
     by_rank = process_of_each_rank(worked, main=0) if worked else {}
     return worked[by_rank[min(by_rank)]] if by_rank and (len(by_rank) > 1 or len(worked) == 1) else None
@@ -167,7 +167,7 @@ def _need(fit: FitOptions, first: _FitRun, option: str) -> Need:
     elif first.steps < fit.steps:
         evaluated = first.ended - first.steps
         also = f" and {counted(evaluated, 'evaluation step')}" if evaluated > 0 else ""
-        notes.append(f"only {counted(first.steps, 'training step')}{also} ran; what later steps need is unknown")
+        notes.append(f"only {counted(first.steps, 'training step')}{also} ran; later steps may need more memory")
     elif any(map(_changes, first.logs)):
         notes.append("the last two steps requested different sizes, so later steps may need more memory")
     if len(first.logs) > 1:

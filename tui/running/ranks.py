@@ -1,4 +1,4 @@
-"""Checks whether this machine has enough memory for all ranks, and raises the limit of open files.
+"""Checks whether this machine has enough memory for all ranks, and raises the limit of open files if necessary.
 
     require_ranks(256, spare_host_bytes(), ["train.py"])  # TraceError: 256 ranks need about 11.9 GiB of memory ...
 """
@@ -53,7 +53,8 @@ def require_ranks(count: int, available: int | None, words: list[str], gpus: int
 
 
 def _require_open_files(ranks: int) -> None:
-    """Raise the limit of open files if it is too low. Rank 0 has one connection to each rank, or two with gloo groups."""
+    """Raise the limit of open files if it is too low. Rank 0 has one connection to each rank. With gloo groups, rank 0 has two
+    connections to each rank."""
     needed = ranks + _OTHER_FILES
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     now, most = (math.inf if limit == resource.RLIM_INFINITY else limit for limit in limits)

@@ -148,7 +148,7 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
         is_noise = comparison.tolerance < abs(error or 0) <= (judged.average_noise or 0)
         if not is_noise and (times_ns := comparison.unmeasured_phases_ns) and not any(comparison.work_is_hidden):
             phase, time_ns = max(times_ns.items(), key=lambda of: of[1])
-            why = f"the recording has no time of the phase {phase}, which takes {time_text(time_ns)} in the replay"
+            why = f"the recording has no time for the phase {phase}, which takes {time_text(time_ns)} in the replay"
         elif not is_noise:
             sides = zip(("A", "B"), comparison.bottlenecks, strict=True)
             reasons = (f"{of.reason} ({side})" for side, of in sides if of is not None and of.gain_ns is None and of.reason)
@@ -450,7 +450,7 @@ class _DiffPage:
         if len(missing) > _SHOWN_MISSING:
             rows.append([f"and {len(missing) - _SHOWN_MISSING} more", ""])
         if elsewhere:
-            rows.append([f"{counted(elsewhere, 'other op')} in few steps, or in steps that are not compared", ""])
+            rows.append([f"{counted(elsewhere, 'other op')} (only in few steps, or in steps that are not compared)", ""])
         return self.table(["Not in the recording", "calls"], rows)
 
     def changes(self, lists: ChangeLists, title: str) -> list[str]:

@@ -253,7 +253,7 @@ def _slow_steps(summary: Summary) -> list[str]:
     # Most steps take about as long as the median. If the mean step is longer than the median step, a few steps are very long.
     is_alike = pace is not None and pace.mean is not None and pace.noise is not None and pace.noise < MUCH_SPREAD
     least = LONG_STEP if is_alike else SLOW_STEP
-    # A pause of the host delays the GPU's work of the next step.
+    # If the host pauses at the end of a step, the GPU starts the work of the next step later.
     lasts = attrgetter("host_interval_ns" if pace is not None and pace.limit == "host" else "interval_ns")
     slow = [step for step in usual if pace is not None and pace.steps > 1 and lasts(step) >= least * pace.pace_ns]
     rarer = sum(of.steps for of in (summary.steps_by_kernels or [])[1:])

@@ -132,8 +132,9 @@ def _drawn(op: TorchAny, source: torch.Tensor, *rest: TorchAny, **options: Torch
 
 
 def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -> TorchAny:
-    """Divide by 1 instead of by 0, and divide the smallest integer by 1 instead of by -1. These quotients of integers end the
-    process or raise an error on the CPU. CUDA raises no error, and the smallest integer divided by -1 is itself."""
+    """Divide integers by 1 instead of 0, and divide the smallest integer by 1 instead of -1. On the CPU, both divisions raise
+    an error or end the process. On CUDA, both divisions have a result: the smallest integer divided by -1 is the smallest
+    integer."""
     dtype = torch.result_type(one, other)
     if dtype in _INTEGERS and options.get("rounding_mode", "floor"):
         other = other if isinstance(other, torch.Tensor) else torch.full((), other, device="cpu").to(dtype)
@@ -152,7 +153,8 @@ def _embedding_bag(op: TorchAny, weight: TorchAny, indices: torch.Tensor, offset
 
 
 def _fused_adam(op: TorchAny, *lists: TorchAny, **options: TorchAny) -> TorchAny:
-    """Compute in float32 if the optimizer's states are in bfloat16, but the parameters are not. CUDA's kernel does so, too."""
+    """Compute in float32 if the optimizer's states are in bfloat16 and the parameters are not, as CUDA's fused Adam kernel
+    does."""
     dtypes = {tensor.dtype for tensors in lists[:5] for tensor in tensors}
     return op(*lists, **options) if len(dtypes) < 2 else in_wider_dtypes(op, op, list(lists), options)
 

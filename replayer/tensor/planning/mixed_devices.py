@@ -508,8 +508,9 @@ _RULES: dict[str, Callable[[_Operands], Mixed | None]] = {  # None stands for ON
     "convolution": _convolution,
     "native_batch_norm": _batch_norm,
 }
-# Ops that accept tensors with overlapping elements. Tested with PyTorch 2.11 on an NVIDIA H100, and with 2.14 on the simulated
-# device of tests/cuda. CUDA's avg_pool2d and avg_pool3d also accept such an output, but they write beyond the output's memory.
+# Ops that accept output tensors with overlapping elements. The list was tested with PyTorch 2.11 on an NVIDIA H100, and with
+# PyTorch 2.14 on the simulated device of tests/cuda. The list does not contain avg_pool2d and avg_pool3d, because CUDA's
+# kernels would write beyond the memory of an output with overlapping elements.
 _MAY_OVERLAP = frozenset(
     "fill_ full zero_ _foreach_zero_ zeros ones index_fill_ index_put_ _index_put_impl_ record_stream tril tril_ triu triu_"
     " eye multinomial _scaled_mm threshold_ sum amax linalg_vector_norm".split()

@@ -30,9 +30,10 @@ PLANS_LIMIT = 50_000  # a full cache is cleared
 
 
 def _key_of_script(func: Op) -> TorchAny:
-    """Return the dispatch key of a script's Python kernel that a GPU would run, or None if the op's shape rule suffices.
+    """Return the dispatch key of a Python kernel that a script registered for an op and that a GPU would run. Return None if
+    the shape rule of the op is sufficient.
 
-    A script's kernel for an op of PyTorch always runs, because its values may differ from PyTorch's.
+    If the script replaces a kernel of PyTorch, the script's kernel always runs, because its results may differ from PyTorch's.
     """
     kernels = [key for key in _OF_SCRIPTS if mixed_devices.has_kernel_of_script(func, key)]
     if not kernels:

@@ -493,8 +493,8 @@ def sent_to_every_rank(at: Place) -> Any:
 
 @program
 def strided_tensors(at: Place) -> Any:
-    """NCCL transfers elements in the order in which they lie in memory. The native result is worked out by hand, because gloo
-    rejects such tensors."""
+    """NCCL transfers the elements of a tensor in their order in memory. The expected result is computed here, because gloo
+    rejects tensors that are not contiguous."""
     if at.native:
         return torch.arange(6.0).view(3, 2), torch.cat([torch.tensor([0.0, 2, 1, 3]) + 10 * rank for rank in range(at.size)])
     columns = at.on(torch.arange(6.0).view(2, 3)).t()

@@ -51,8 +51,8 @@ def test_a_value_that_a_later_kernel_reads_has_a_memory_block() -> None:
 
 
 def test_a_graph_with_symbolic_sizes_gets_the_memory_blocks_of_each_call() -> None:
-    """GIVEN a graph that takes its sizes as arguments WHEN a call has 32 or 16 rows THEN its block has as many
-    rows, although the graph was traced with 48 rows."""
+    """GIVEN a graph that takes its sizes as arguments and was traced with 48 rows WHEN a call has 32 or 16 rows THEN the memory
+    block of the result has 32 or 16 rows."""
     graph = traced(lambda rows, _width, x, w: torch.mm(x[:rows], w), 2, "symbolic", 48, 64)
     for sizes, rows in (((32, 64), 32), ((16, 64), 16), ((), 48)):
         made = planned_requests(graph, ops=1, sizes=sizes) or ()

@@ -341,7 +341,7 @@ def test_an_overwritten_output_of_a_cuda_graph_raises_an_error_when_it_is_read()
 
 
 def test_a_compiled_function_that_begins_with_unrecorded_code_begins_a_step() -> None:
-    """GIVEN a compiled function with a graph break after a division that was not recorded THEN each call of the function
+    """GIVEN a compiled function that begins with an unrecorded division and a graph break THEN each call of the function
     overwrites earlier outputs, as without the division."""
     after = "loss.mean().backward(); model.zero_grad(); kept.append(loss.detach())"
     script = LAUNCHES_GRAPHS.format(steps=5, after=after) + FINDS_OVERWRITTEN
@@ -363,9 +363,10 @@ def test_outputs_of_a_cuda_graph_are_valid_while_a_backward_pass_is_pending() ->
     replay_script(script + "sum(kept).backward()", recording(graphs=True))
 
 
-def test_a_compiled_function_that_was_not_recorded_and_runs_during_a_backward_pass_begins_no_step() -> None:
+def test_an_unrecorded_compiled_function_in_a_backward_pass_begins_no_step() -> None:
     """GIVEN a gradient hook that calls a compiled function without a recording WHEN the backward pass then launches a CUDA
-    graph THEN the script may read all outputs. The hook's function may use a CUDA graph, and then the step continues."""
+    graph THEN the script may read all outputs. The compiled function of the hook may use a CUDA graph, and does not end the
+    step."""
     after = "loss.register_hook(lambda gradient: halved(gradient)); loss.mean().backward(); model.zero_grad()"
     halved = "import torch\nhalved = torch.compile(lambda x: x / 2, mode='reduce-overhead')\n"
     replay_script(halved + LAUNCHES_GRAPHS.format(steps=3, after=after), recording(graphs=True))

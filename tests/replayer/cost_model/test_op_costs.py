@@ -304,8 +304,9 @@ def test_the_cost_network_for_matrix_products_has_the_documented_inputs() -> Non
 
 
 @pytest.mark.parametrize(("tiles", "last"), [(1, 0), (2, 1), (3, 4 / 3), (4, 1), (15, 16 / 15), (16, 0), (17, 0)])
-def test_the_cost_network_learns_how_full_the_last_wave_is_only_for_a_few_waves(tiles: int, last: float) -> None:
-    """GIVEN a GPU with two multiprocessors THEN two tiles are one wave. The input is 0 for half a wave, and for 8 waves."""
+def test_the_last_wave_is_a_feature_only_if_a_kernel_has_few_waves(tiles: int, last: float) -> None:
+    """GIVEN a GPU with two multiprocessors THEN two tiles are one wave. For half a wave and for 8 waves, the input of the
+    network is 0."""
     sizes, peaks = np.array([[1, 128 * tiles, 128, 64]], dtype=np.float64), np.array([[8.0, 4.0, 2.0]])
     found = features("matmul", np.zeros(1), sizes, np.array([2.0**12]), np.array([2.0**13]), peaks)
     assert found[0][7] == pytest.approx(last)

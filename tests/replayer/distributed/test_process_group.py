@@ -103,8 +103,8 @@ def test_every_operation_sends_the_values_of_small_tensors() -> None:
 
 
 def test_a_rank_can_send_tensors_to_itself_in_a_batch() -> None:
-    """GIVEN one batch in which a rank sends two tensors to itself THEN they are received in order. A missing or too small
-    receive raises an error, also after a batch with a wrong argument."""
+    """GIVEN one batch in which a rank sends two tensors to itself THEN the tensors are received in order. If the matching
+    receive is missing or too small, PyTorch's error is raised, even after a batch with a wrong argument."""
 
     def body(rank: int) -> None:
         first, second = ints(0), ints(0)

@@ -109,7 +109,7 @@ def test_ops_that_call_matrix_products_in_cpp_allocate_a_cublas_workspace() -> N
     assert held() - start == USUAL_BYTES
 
 
-def test_ops_with_several_results_and_ops_that_wait_for_the_gpu_may_call_matrix_products() -> None:
+def test_ops_with_two_results_or_a_wait_also_allocate_a_cublas_workspace() -> None:
     """The fast path of multi-head attention returns two tensors. In PyTorch 2.13, `matrix_exp` waits for the GPU."""
     keeping()
     matrix, attention = torch.eye(4, device="cuda"), torch.nn.MultiheadAttention(8, 2, batch_first=True, device="cuda").eval()
@@ -126,8 +126,9 @@ def test_ops_with_several_results_and_ops_that_wait_for_the_gpu_may_call_matrix_
         assert held() - start == USUAL_BYTES
 
 
-def test_an_op_that_called_a_matrix_product_in_the_recording_allocates_a_cublas_workspace() -> None:
-    """GIVEN a recording in which PyTorch computed convolutions as matrix products, because cuDNN could not compute them."""
+def test_an_op_with_a_recorded_matrix_product_allocates_a_cublas_workspace() -> None:
+    """GIVEN a recording in which PyTorch computed convolutions as matrix products, because cuDNN did not support the
+    convolutions."""
     gpu = keeping()
     inputs, weight = torch.ones(1, 3, 8, 8, device="cuda"), torch.ones(2, 3, 3, 3, device="cuda", requires_grad=True)
     start = held()

@@ -76,7 +76,7 @@ def test_memory_freed_after_the_last_matrix_product_proves_nothing_about_workspa
     assert keeps_workspaces(trace, 0, frozenset({USUAL})) is kept
 
 
-def test_ops_that_call_a_matrix_product_are_found() -> None:
+def test_ops_that_use_a_matrix_product_internally_are_found() -> None:
     """GIVEN `mm` inside `_euclidean_dist` inside `cdist` THEN `cdist` also calls a matrix product."""
     product = Op("aten::mm", 30, 10, kernel=(40, 5))
     distance = Op("aten::cdist", 10, 50, children=[Op("aten::_euclidean_dist", 20, 30, children=[product])])

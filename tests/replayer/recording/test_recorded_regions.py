@@ -25,7 +25,7 @@ def shapes_of_call(regions: RecordedRegions, *shapes: tuple[int, ...]) -> Shapes
 def test_compiled_inference_takes_the_recorded_call_with_the_same_sizes() -> None:
     """GIVEN a compiled function that was recorded with three batch sizes WHEN the function is called with one of these sizes
     THEN the replay takes the recorded call with this size. With another size, the replay takes the call with the most similar
-    size, and the recorded product gets the new size. The recording contains no shapes of inputs."""
+    size, and the recorded matrix product gets the new size. The recording contains no shapes of inputs."""
     events = Events()
     for step, batch in enumerate((24, 64, 40)):
         at = events.step_with_region(step)
@@ -37,13 +37,13 @@ def test_compiled_inference_takes_the_recorded_call_with_the_same_sizes() -> Non
     for batch in (24, 64, 40):
         assert shapes_of_call(regions, (batch, 8), (8, 4)) == ((batch, 8), (8, 4))
     assert shapes_of_call(regions, (32, 8), (8, 4)) == ((32, 8), (8, 4))
-    assert shapes_of_call(regions, (4, 32, 8), (4, 8, 4)) is None  # The graph's product has another number of dimensions.
+    assert shapes_of_call(regions, (4, 32, 8), (4, 8, 4)) is None  # This matrix product has other dimensions.
 
 
-def test_an_op_of_compiled_inference_keeps_the_recorded_sizes_that_the_graph_has() -> None:
-    """GIVEN a recorded decoding step with a product of 16 rows and a cache of length 16 WHEN the cache has length 24 and the
-    product still has 16 rows THEN the attention and the fused kernel get length 24. The product keeps its 16 rows. In a second
-    graph, the product also has 24 rows."""
+def test_compiled_inference_keeps_recorded_sizes_that_occur_in_the_graph() -> None:
+    """GIVEN a recorded decoding step with a matrix product of 16 rows and a cache of length 16 WHEN the cache has length 24 and
+    the matrix product still has 16 rows THEN the attention and the fused kernel get length 24, but the matrix product keeps its
+    16 rows. In a second graph, the matrix product also has 24 rows."""
     events = Events()
     at = events.step_with_region(0)
     attention = "aten::_scaled_dot_product_efficient_attention"
@@ -168,9 +168,9 @@ def test_an_unrecorded_function_takes_the_recorded_function_with_the_most_simila
     assert found(regions, "8/0", ((16, 8),), COS, back=True) is None  # This backward pass has no forward pass.
 
 
-def test_a_recorded_function_takes_its_own_call_although_another_function_has_the_same_ops() -> None:
-    """GIVEN two recorded functions with the same input sizes WHEN the first one now runs the ops of the second THEN the first
-    one still takes its own recorded call."""
+def test_a_function_takes_its_own_call_even_if_another_has_the_same_ops() -> None:
+    """GIVEN two recorded functions with the same input sizes WHEN the first function now runs the ops of the second function
+    THEN the first function still takes its own recorded call."""
     regions = regions_of(("0/0", SIN, 16, 8), ("1/0", COS, 16, 8))
     assert found(regions, "0/0", ((16, 8),), COS) == "aten::sin (16, 8, 0)"
 

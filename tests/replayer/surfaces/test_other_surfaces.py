@@ -27,8 +27,8 @@ CUDA_OF_BUILD = runpy.run_path(str(torch.version.__file__))["cuda"]  # the patch
 cuda: Any = torch.cuda  # torch declares no types for many of these functions
 
 def test_a_dispatch_mode_of_the_script_gets_the_device_cuda() -> None:
-    """GIVEN a TorchDispatchMode WHEN a tensor is copied to the GPU THEN the mode gets the device "cuda". The virtual GPU uses
-    the device "lazy" internally."""
+    """GIVEN a TorchDispatchMode of a script WHEN the script copies a tensor to the GPU THEN the TorchDispatchMode gets the
+    device "cuda". The virtual GPU uses the device "lazy" internally."""
     use()
     devices = []
 

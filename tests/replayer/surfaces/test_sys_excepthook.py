@@ -90,7 +90,7 @@ def test_the_error_about_missing_triton_says_how_to_install_triton() -> None:
 def test_the_error_about_a_missing_gpu_says_how_to_replay_on_more_gpus() -> None:
     missing = "CUDA error: invalid device ordinal\nGPU device may be out of range"
     said = (
-        "trace: the script uses a GPU that does not exist; the virtual machine has 1 GPU."
+        "trace: the script uses a GPU that the virtual machine does not have. The virtual machine has 1 GPU."
         " `trace replay --gpus N` runs a script on N GPUs.\n"
     )
     with mock.patch.object(torch.cuda, "device_count", return_value=1):

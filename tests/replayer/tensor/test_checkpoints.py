@@ -160,7 +160,7 @@ def test_models_and_tensors_can_be_deep_copied_and_pickled() -> None:
         copy.deepcopy(x * 2)
 
 
-def test_a_deep_copy_of_a_parameter_is_a_clone_without_its_gradient_as_in_pytorch() -> None:
+def test_a_deep_copy_of_a_parameter_is_a_clone_without_the_gradient() -> None:
     gpu = use()
     parameter: Any = nn.Parameter(torch.zeros(2, 3, device="cuda"))
     leaf: Any = torch.zeros(2, 3, device="cuda", requires_grad=True)

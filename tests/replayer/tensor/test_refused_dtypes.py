@@ -207,7 +207,7 @@ INTEGERS: dict[str, Callable[[Any], Any]] = {  # the kernel in PyTorch 2.14's er
 
 
 @pytest.mark.parametrize("kernel", INTEGERS)
-def test_kernels_that_are_outside_of_the_database_of_operators_reject_integers(kernel: str) -> None:
+def test_kernels_that_the_operator_database_lacks_also_reject_integers(kernel: str) -> None:
     use()
     with pytest.raises(NotImplementedError, match=f"\"{kernel}\" not implemented for 'Byte'"):
         INTEGERS[kernel](torch.ones(1, 2, 4, 4, dtype=torch.uint8, device="cuda"))

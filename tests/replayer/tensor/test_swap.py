@@ -134,9 +134,10 @@ def test_a_parameter_that_moved_away_and_back_still_receives_gradients() -> None
     assert (weight.grad.device.type, weight.grad.shape) == ("cuda", (2,))
 
 
-def test_a_graph_does_not_keep_the_gpu_memory_of_a_parameter_that_moved_to_the_cpu() -> None:
-    """GIVEN a loss that a script still holds WHEN the model moves to the CPU THEN the GPU memory of its 2 KiB weight is free,
-    because the graph refers to the parameter itself. A model that moves back can still compute gradients."""
+def test_an_autograd_graph_releases_the_gpu_memory_of_a_moved_parameter() -> None:
+    """GIVEN a script that keeps its last loss WHEN the model moves to the CPU THEN the GPU memory of the model's weight (2 KiB)
+    is free, because the autograd graph refers to the parameter itself. If the model moves back to the GPU, gradients can still
+    be computed."""
     use()
     start = torch.cuda.memory_allocated()
     weight = torch.nn.Parameter(torch.ones(512, device="cuda"))

@@ -210,7 +210,7 @@ def test_without_recorded_shapes_a_copy_of_a_different_size_takes_its_estimated_
 
 @pytest.mark.parametrize(("batch", "us"), [(32, 2_000), (64, 4_000), (128, 8_000)])
 def test_the_time_of_a_copy_by_a_kernel_grows_with_the_batch_size(batch: int, us: int) -> None:
-    """GIVEN a copy within the GPU that was recorded as a kernel THEN a copy with twice the batch size takes twice as long."""
+    """GIVEN a recorded kernel that copies data within the GPU THEN a copy with twice the batch size takes twice as long."""
     copy = Op("aten::copy_", 30, 20, kernel=(15, 2_000), shapes=(SHAPE, SHAPE))
     trace = make_recording([("h2d", 0, 25), ("forward", 25, 100)], [copy], steps=2)
     trace.host.dtypes[:] = trace.strings.add("float32;float32")

@@ -136,7 +136,7 @@ OF_FOUR: dict[str, tuple[Any, int]] = {
     "irecv": (lambda: dist.irecv(SIX.clone(), 1), 24),
     "batch_isend_irecv": (lambda: dist.batch_isend_irecv([dist.P2POp(dist.isend, SIX, 1)] * 2), 48),
     "barrier": (lambda: dist.barrier(), NONE),
-    # The number 1 takes 5 bytes when pickled. Its size is sent before it, and takes 8 bytes.
+    # The pickled number 1 has 5 bytes. The sender first sends the length of the pickled object, which takes 8 bytes.
     "all_gather_object": (lambda: dist.all_gather_object(_objects(), 1), 8 + 5),
     "gather_object": (lambda: dist.gather_object(1, _objects()), 8 + 5),
     "scatter_object_list": (lambda: dist.scatter_object_list([None], [1] * 4), 8 + 4 * (8 + 5)),  # and the largest size
@@ -147,8 +147,8 @@ OF_FOUR: dict[str, tuple[Any, int]] = {
 
 @pytest.mark.parametrize("name", OF_FOUR)
 def test_with_four_ranks_the_input_of_a_collective_is_not_mistaken_for_its_output(notes: Notes, name: str) -> None:
-    """GIVEN a group of four ranks with PyTorch's fake backend, which sends nothing THEN the recorded bytes are those of this
-    rank's input: four tensors for a scatter, but one tensor for a gather."""
+    """GIVEN a group of four ranks with PyTorch's fake backend, which sends nothing THEN the recorded number of bytes is the
+    size of this rank's input: four tensors for a scatter, but one tensor for a gather."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.destroy_process_group()

@@ -247,6 +247,6 @@ def test_torch_equal_of_gpu_tensors_counts_as_one_read_of_a_boolean(on_gpu: Scri
     assert on_gpu.recorder.reads == [("aten::equal", "bool", [1.0])]
 
 
-def test_torch_equal_accepts_its_arguments_by_name(on_gpu: Script) -> None:
+def test_torch_equal_accepts_keyword_arguments(on_gpu: Script) -> None:
     assert on_gpu.torch.equal(other=on_gpu.tensor([1.0]), input=on_gpu.tensor([1.0])) is True
     assert on_gpu.recorder.reads == [("aten::equal", "bool", [1.0])]

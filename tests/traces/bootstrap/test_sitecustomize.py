@@ -153,7 +153,7 @@ def fail():
 """
 
 
-def test_a_hook_of_the_package_gets_all_frames_of_an_error_although_the_printed_traceback_lacks_its_own(folder: Path) -> None:
+def test_a_package_hook_gets_frames_that_the_printed_traceback_lacks(folder: Path) -> None:
     (folder / "ours/wares/child.py").write_text(WITH_HOOK)
     done = run(folder, "import colorsys, sys; sys.modules['_trace_wares.child'].fail()")
     assert done.stdout == "raised in fail\n"

@@ -548,7 +548,7 @@ def test_a_step_keeps_the_recorders_phases_if_its_profile_shows_no_forward_pass(
 
 def test_phases_are_scaled_separately_in_steps_that_keep_the_recorders_phases() -> None:
     """GIVEN a profiled step that launches a CUDA graph and therefore keeps the recorder's phases WHEN the profile alone would
-    show a longer forward pass THEN each phase has its own factor: 400 / 600 and 400 / 200."""
+    show a longer forward pass THEN each phase has a separate factor: 400 / 600 and 400 / 200."""
     recording = made([0, 1000], [800, 800], [StepKind.STEADY, StepKind.PROFILED], 0, other=0.5, forward=0.5)
     recording.phases.duration_ns[[2, 3]] = 600, 200
     recording.phases.start_ns[3] = 1600
@@ -562,8 +562,8 @@ def test_phases_are_scaled_separately_in_steps_that_keep_the_recorders_phases() 
 
 @pytest.mark.parametrize(("event_ns", "lasts_ns"), [(1850, [800, 200]), (1600, [500, 500])])
 def test_a_profiled_backward_pass_ends_when_backward_returns(event_ns: int, lasts_ns: list[int]) -> None:
-    """GIVEN a profiled step of 1000 ns whose last event of autograd ends after 500 ns WHEN `backward` returned after 800 ns
-    THEN the backward pass takes 800 ns, unless the script's thread does something else in between."""
+    """GIVEN a profiled step of 1000 ns in which the last autograd event ends after 500 ns WHEN `backward` returns after 800 ns
+    THEN the backward pass takes 800 ns, unless the script's thread runs another op between 500 and 800 ns."""
     recording = made([0, 1000], [1000, 1000], [StepKind.STEADY, StepKind.PROFILED], 0, backward=0.8, optimizer=0.2)
     profile = made([1000], [1000], [StepKind.STEADY], 0, backward=0.5, optimizer=0.5)
     profile.host = events_on_main(profile, "aten::add_", [1200, event_ns])

@@ -1,4 +1,4 @@
-"""Tests the import of ranks whose clocks differ, and of ranks that are from different runs."""
+"""Tests the import of ranks with different clocks, and of ranks from different runs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_ranks_on_machines_with_different_clocks_get_one_clock(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("second", "moved"), [(1, True), (2, False)])
-def test_clocks_of_ranks_can_differ_by_a_whole_step_only_if_the_step_numbers_agree(
+def test_clocks_may_differ_by_a_whole_step_if_the_step_numbers_agree(
     tmp_path: Path, second: int, moved: bool
 ) -> None:
     """GIVEN two ranks with steps of 10 ms WHEN the all-reduces of the second rank end 12 ms later THEN the clocks differ only
@@ -80,9 +80,9 @@ def test_ranks_whose_collectives_end_at_unrelated_times_are_from_different_runs(
         imported(tmp_path, all_reduces(ENDS_US, 100), all_reduces((1_000, 6_500, 18_000), 100))
 
 
-def test_ranks_with_marks_of_different_steps_may_be_from_one_run(tmp_path: Path) -> None:
-    """GIVEN ranks without sequence numbers WHEN one rank recorded step 1 and the other step 2, and the steps differ in length
-    THEN unrelated ends do not show different runs."""
+def test_ranks_that_recorded_different_steps_may_be_from_one_run(tmp_path: Path) -> None:
+    """GIVEN collectives without sequence numbers WHEN one rank recorded step 1 and the other rank recorded step 2 THEN the
+    collectives may end at unrelated times, although both ranks are from the same run."""
     ranks = [all_reduces(ENDS_US, 100), all_reduces((1_500, 7_000, 19_000), 100)]
     for event in (*ranks[0], *ranks[1]):
         event["args"].pop("Seq", None)
@@ -92,7 +92,8 @@ def test_ranks_with_marks_of_different_steps_may_be_from_one_run(tmp_path: Path)
 
 
 def test_an_all_to_all_may_end_at_different_times_on_different_ranks(tmp_path: Path) -> None:
-    """GIVEN three all-to-alls with unequal parts, which end 0, 4 and 9 ms later on the second rank."""
+    """GIVEN three all-to-alls that end at different times on two ranks, because the parts have different sizes THEN the import
+    reports no problem."""
     ranks = [all_reduces(ENDS_US, 100), all_reduces((1_000, 6_500, 13_100), 100)]
     for event in (*ranks[0], *ranks[1]):
         event["name"] = event["name"].replace("all_reduce", "all_to_all").replace("AllReduce_Sum_f32_RING_LL", "SendRecv")
@@ -111,8 +112,8 @@ def test_ranks_that_were_recorded_at_different_times_are_from_different_runs(tmp
         imported(tmp_path, all_reduces(ENDS_US, 100), all_reduces(later(ENDS_US, seconds * SECOND_US), 100))
 
 
-def test_ranks_that_were_recorded_one_after_the_other_are_noted(tmp_path: Path) -> None:
-    """GIVEN two ranks without collectives WHEN they were recorded 5 s apart THEN the import notes that they may be from
-    different runs."""
+def test_a_note_names_ranks_that_were_recorded_one_after_the_other(tmp_path: Path) -> None:
+    """GIVEN two ranks without collectives WHEN the two ranks were recorded 5 s apart THEN the import notes that the ranks may
+    be from different runs."""
     trace = imported(tmp_path, [op("aten::add", 0, 5)], [op("aten::add", 5 * SECOND_US, 5)])
     assert trace.problems == {"ranks-apart": 1}

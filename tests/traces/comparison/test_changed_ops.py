@@ -333,8 +333,8 @@ def test_ops_that_only_the_first_step_calls_are_not_reported_as_missing() -> Non
 
 @pytest.mark.parametrize(("estimated", "is_missing"), [((0,), False), ((1,), False), ((1, 2), True), ((1, 2, 3), True)])
 def test_an_op_is_missing_if_half_of_the_steps_lack_its_times(estimated: tuple[int, ...], is_missing: bool) -> None:
-    """GIVEN a replay of four steps that call aten::add_, and a note with only the op's first shape, compare the last three
-    steps."""
+    """GIVEN a replay of four steps that call aten::add_, and a list of missing ops with only the first shape of aten::add_ WHEN
+    the last three steps are compared THEN aten::add_ is missing if half of these steps lack its times."""
     trace = training(steps=4)
     missing = [MissingOp("aten::add_", "4,3,3,3;+1 more", 1)]
     trace.device.launch[:] = trace.host.parent[trace.device.launch]
@@ -345,8 +345,8 @@ def test_an_op_is_missing_if_half_of_the_steps_lack_its_times(estimated: tuple[i
 
 
 def test_an_op_that_one_rank_calls_in_each_step_is_missing() -> None:
-    """GIVEN a replay of two ranks with two steps each, of which one was profiled WHEN one rank calls aten::save in both steps
-    THEN the recording lacks the op."""
+    """GIVEN a replay of two ranks with two steps each, and a recording with one profiled step per rank WHEN one rank calls
+    aten::save in both steps THEN aten::save is missing from the recording."""
     trace = training(steps=4)
     is_second = trace.host.start_ns >= trace.steps.start_ns[2]
     trace.threads.append(Thread(1, 100, "main", "main"))
@@ -357,7 +357,7 @@ def test_an_op_that_one_rank_calls_in_each_step_is_missing() -> None:
     assert missing_in(trace, np.arange(4), missing, profiled=1) == missing
 
 
-def test_an_op_that_half_of_the_steps_call_is_missing_even_if_only_one_step_was_profiled() -> None:
+def test_an_op_that_half_of_the_steps_call_is_missing() -> None:
     trace = training(steps=4)
     missing = [MissingOp("aten::save", "2,2", 1)]
     for steps, is_missing in (((1,), False), ((1, 3), True)):
@@ -369,8 +369,8 @@ def test_an_op_that_half_of_the_steps_call_is_missing_even_if_only_one_step_was_
 
 @pytest.mark.parametrize(("profiled", "is_missing"), [(1, False), (2, False), (4, True)])
 def test_an_op_that_a_script_calls_too_rarely_to_be_profiled_is_not_missing(profiled: int, is_missing: bool) -> None:
-    """GIVEN a replay that calls aten::save once in four steps WHEN fewer than four steps were profiled THEN the recording may
-    lack the op by chance."""
+    """GIVEN a replay that calls aten::save in one of four steps WHEN fewer than four steps were profiled THEN the recording may
+    lack aten::save by chance."""
     trace = training(steps=4)
     op = int(np.flatnonzero(trace.host.start_ns > trace.steps.start_ns[1])[0])
     trace.host.name[op], trace.host.shapes[op] = trace.strings.add("aten::save"), trace.strings.add("2,2")

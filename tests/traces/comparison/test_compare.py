@@ -239,7 +239,7 @@ def test_host_times_of_phases_are_not_compared_if_one_trace_synchronized_the_gpu
     assert compare(published, published).host_phases_comparable
 
 
-def test_a_replay_of_a_study_is_not_judged_if_the_study_did_not_measure_a_phase() -> None:
+def test_a_replay_of_a_study_is_not_judged_if_a_phase_was_not_measured() -> None:
     # GIVEN a study that measured steps of 70 us without h2d, and a replay that takes 87 us, of which h2d takes 17 us
     replay = phase_grained(3)
     replay.workload = WorkloadSignature(100, 400, {"Linear": 2}, (InputTensor((32, 8), "float32"),))
@@ -255,7 +255,7 @@ def test_a_replay_of_a_study_is_not_judged_if_the_study_did_not_measure_a_phase(
     assert (found.compute_side.recorded_ns, found.compute_side.replayed_ns) == (70 * US, 87 * US)
     assert found.unmeasured_phases_ns == {"h2d": 17 * US} and found.within_tolerance is None
     assert verdict_sentences(found)[0][0] == (
-        "NOT JUDGED: step time (excluding data loading) differs by +24.3 %, but the recording has no time of the phase h2d, "
+        "NOT JUDGED: step time (excluding data loading) differs by +24.3 %, but the recording has no time for the phase h2d, "
         "which takes 17.0 µs in the replay."
     )
     # WHEN the replay lacks GPU work THEN the missing work is the reason

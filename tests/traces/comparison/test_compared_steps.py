@@ -38,8 +38,8 @@ def test_a_replay_is_compared_with_the_recorded_steps_it_replayed() -> None:
 
 
 def test_evaluation_steps_that_compile_code_are_not_compared() -> None:
-    """GIVEN four evaluation steps of which the second compiles code WHEN a replay repeats all four THEN three steps are
-    compared. WHEN all four compile code THEN all four are compared."""
+    """GIVEN four recorded evaluation steps, and a replay that repeats all four steps WHEN only the second step compiles code
+    THEN the other three steps are compared. WHEN all four steps compile code THEN all four steps are compared."""
     recorded, replay = training(steps=4), training(steps=4)
     recorded.steps.kind[:] = replay.steps.kind[:] = StepKind.EVALUATION
     replay.steps.recorded_step[:] = range(4)

@@ -513,8 +513,8 @@ def _of_lengths(steps_ms: list[float], others: list[int], kernel: str = "prefill
     ],
 )
 def test_steps_with_different_kernels_are_listed_separately(long: list[int], long_ms: float, text: str) -> None:
-    """GIVEN nine steps of 2 ms, in which the GPU works for 0.1 ms WHEN some of them run another kernel and take longer by at
-    least 15 % THEN `trace info` shows the time of both kinds of steps. Without the other kernel, there is only one kind."""
+    """GIVEN nine steps of 2 ms, in which the GPU works for 0.1 ms WHEN some steps run another kernel and take at least 15 %
+    longer THEN `trace info` shows the time of both kinds of steps. Without the other kernel, there is only one kind of step."""
     trace = _with_long_steps(long, long_ms)
     kinds = steps_by_kernels(trace)
     assert (kinds is None) is (not text)
@@ -535,7 +535,7 @@ def test_steps_with_different_kernels_are_compared_separately(
     long: list[int], long_ms: float, judged: str, error: float | None
 ) -> None:
     """GIVEN two traces whose median step takes 2 ms WHEN two steps with another kernel take 10 ms in one trace and 12 ms in the
-    other THEN these steps differ by 20 %."""
+    other trace THEN the verdict is a difference of 20 %."""
     apart = compare(_with_long_steps([0, 4], 10), _with_long_steps(long, long_ms))
     assert apart.judged == judged and apart.steps.error == 0
     assert ("But the average step" in slow_steps_sentence(apart)) is (error != 0.04)
@@ -543,8 +543,8 @@ def test_steps_with_different_kernels_are_compared_separately(
 
 
 def test_the_first_inference_step_may_run_other_kernels() -> None:
-    """GIVEN inference whose first step reads the prompt in 10 ms WHEN the other steps take 2 ms THEN the first step is a kind
-    of its own, although it does not count in the step time."""
+    """GIVEN inference whose first step reads the prompt in 10 ms WHEN the other steps take 2 ms THEN the first step is a
+    separate kind of step, although the first step does not count in the step time."""
     trace = _with_long_steps([0], 10)
     trace.steps.kind[:] = StepKind.EVALUATION
     assert steps_by_kernels(trace) == [StepsOfKernels(8, 1, 2 * MS), StepsOfKernels(1, 0, 10 * MS)]
@@ -558,18 +558,19 @@ def test_the_first_inference_step_may_run_other_kernels() -> None:
         ([10, 14], [15, 16], True, "rarer_steps"),
     ],
 )
-def test_a_few_steps_with_different_kernels_decide_only_if_all_of_them_are_slower(
+def test_a_few_different_steps_decide_the_verdict_only_if_all_are_slower(
     ours_ms: list[float], theirs_ms: list[float], is_compared: bool, judged: str
 ) -> None:
-    """GIVEN seven steps of 2 ms and two steps with another kernel WHEN the times of the two steps overlap between two traces
-    THEN they do not decide."""
+    """GIVEN seven steps of 2 ms and two steps with another kernel WHEN the times of these two steps overlap between two traces
+    THEN these two steps do not decide the verdict."""
     ours, theirs = (_of_lengths([first, 2, 2, 2, second, 2, 2, 2, 2], [0, 4]) for first, second in (ours_ms, theirs_ms))
     found = compare(ours, theirs)
     assert (found.rarer_steps is not None, found.judged) == (is_compared, judged)
 
 
-def test_a_step_without_kernels_is_no_kind_of_its_own() -> None:
-    """GIVEN inference whose GPU works for 3 ms per step WHEN one step runs no kernel THEN its time of 0 ns is not shown."""
+def test_steps_without_kernels_are_not_a_separate_kind() -> None:
+    """GIVEN inference in which the GPU works for 3 ms per step WHEN one step runs no kernel THEN the step is not shown as a
+    step of 0 ns."""
     work = [Work(2 * at + 0.1, 3 * at + 0.2, 3 * at + 3.2) for at in range(8)]
     trace = a_trace([(2 * at, 2 * at + 2) for at in range(9)], work)
     trace.steps.kind[:] = StepKind.EVALUATION
@@ -578,6 +579,6 @@ def test_a_step_without_kernels_is_no_kind_of_its_own() -> None:
 
 def test_a_pause_of_the_host_is_shown_for_the_step_in_which_it_happened() -> None:
     """GIVEN steps of 2 ms with a kernel at their start WHEN the host pauses for 20 ms at the end of step 4 THEN step 4 is slow.
-    The GPU completes its work of step 5 late."""
+    The pause delays the GPU work of step 5."""
     notes = note_sentences(summarize(_with_long_steps([4], 22, "a kernel")))
     assert "Step 4 took 11 times the median step time (22.0 ms)" in notes

@@ -552,9 +552,9 @@ def test_without_launches_gpu_work_belongs_to_the_phase_whose_cuda_events_enclos
     assert (step_times(trace).device_interval_ns[0] // MS).tolist() == [9, 9, 9]
 
 
-def test_gpu_work_without_a_launch_belongs_to_its_phase_if_the_host_spends_no_time_in_the_phase() -> None:
-    """GIVEN host phases without duration, as in `trace replay --clock recorded` with published times THEN work belongs to the
-    phase whose CUDA events enclose the work, although several phases and two steps share one time on the host."""
+def test_gpu_work_without_a_launch_is_assigned_to_a_phase_by_time() -> None:
+    """GIVEN host phases without duration, as in `trace replay --clock recorded` with published times THEN GPU work belongs to
+    the phase whose CUDA events enclose the work, although several phases of two steps start at the same time on the host."""
     trace = a_trace([(0, 1), (1, 2)], [Work(None, 0, 4), Work(None, 4, 9), Work(None, 9, 12)], grain="phase")
     forward, backward = trace.strings.add("forward"), trace.strings.add("backward")
     trace.phases = Phases.of(

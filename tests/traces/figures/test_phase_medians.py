@@ -41,8 +41,8 @@ def test_phase_medians_ignore_unknown_gpu_times() -> None:
 
 
 def test_phase_times_are_averaged_over_the_period_of_the_steps() -> None:
-    """GIVEN every fourth of 12 steps takes 40 ms instead of 10 ms, and begins with a loader phase of 4, 5 or 6 ms THEN the
-    loader takes 5 / 4 ms per step, although its own times do not repeat within 5 %."""
+    """GIVEN 12 steps, in which every fourth step takes 40 ms instead of 10 ms, and begins with a loader phase of 4, 5 or 6 ms
+    THEN the loader phase takes 5 / 4 ms per step, although the loader times do not repeat within 5 %."""
     lasts = np.array([10, 10, 10, 40] * 3) * 1_000_000
     trace = Trace(grain="kernel", threads=[Thread(0, 100, "main", "main")])
     trace.steps = Steps.of(number=np.arange(12), start_ns=np.cumsum(lasts) - lasts, duration_ns=lasts)
@@ -57,7 +57,7 @@ def test_phase_times_are_averaged_over_the_period_of_the_steps() -> None:
 
 
 def _phased(rank: list[int], **times_ms: list[int]) -> Trace:
-    """Return a trace with these phase times in each step."""
+    """Return a trace with one time for each phase and step."""
     steps, lasts = len(rank), np.array(list(times_ms.values())) * 1_000_000
     trace = Trace(grain="kernel", threads=[Thread(of, 100, "main", "main") for of in sorted(set(rank))])
     of_step = lasts.sum(axis=0)
@@ -73,9 +73,9 @@ def _phased(rank: list[int], **times_ms: list[int]) -> Trace:
 
 
 def test_phase_times_add_up_to_the_median_step_time() -> None:
-    """GIVEN four steps of 10, 2, 2 and 10 ms, the first with a long forward phase and the last with a long loader phase THEN
-    the phase times are the means of the two middle steps, the third and the first. They add up to 6 ms. The medians of the
-    phases would add up to 2 ms."""
+    """GIVEN four steps of 10, 2, 2 and 10 ms WHEN the first step has a long forward phase and the last step has a long loader
+    phase THEN the phase times are means of two steps of middle length, the third and the first. The phase times add up to the
+    median step time, 6 ms. The medians of the two phases would add up to only 2 ms."""
     trace = _phased([0] * 4, loader=[1, 1, 1, 9], forward=[9, 1, 1, 1])
     found = phase_medians(trace, np.arange(4), np.arange(4))
     assert {name: of.median_ns for name, of in found.items()} == {"loader": 1_000_000, "forward": 5_000_000}

@@ -130,10 +130,10 @@ def test_if_one_trace_is_periodic_both_traces_are_averaged_over_its_period() -> 
     assert spread(np.arange(8), np.tile(varying[:2], 4), np.arange(7), slow, np.arange(8)).error == 0.0
 
 
-def test_single_steps_are_compared_if_one_trace_is_shorter_than_two_periods_of_the_other() -> None:
-    """GIVEN ten irregular steps of one trace, and 40 steps of another trace in which every tenth step takes 44 ms WHEN they are
-    compared THEN the medians of single steps, 34 ms, are compared. The means of ten steps would be 31.4 and 35 ms. WHEN
-    the first trace has 20 such steps THEN the means of ten steps are compared."""
+def test_single_steps_are_compared_if_one_trace_is_shorter_than_two_periods() -> None:
+    """GIVEN a trace with ten irregular steps, and a trace with 40 steps in which every tenth step takes 44 ms WHEN the two
+    traces are compared THEN the medians of single steps are compared, which are 34 ms in both traces. WHEN the first trace has
+    20 irregular steps THEN the means of ten steps are compared, which are 31.4 and 35 ms."""
     irregular, tenth = np.array([34, 36, 39, 34, 34, 34, 21, 25, 28, 29]) * MS, np.array(([34] * 9 + [44]) * 4) * MS
     for count, medians in ((1, (34 * MS, 34 * MS)), (2, (round(31.4 * MS), 35 * MS))):
         ours = np.tile(irregular, count)

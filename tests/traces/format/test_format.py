@@ -300,8 +300,9 @@ STORED_NUMBERS: dict[int, Callable[[list[int]], list[int]]] = {
 
 
 @pytest.mark.parametrize("method", STORED_NUMBERS)
-def test_a_packed_column_takes_as_few_bytes_as_its_largest_stored_number(method: int) -> None:
-    """If no stored number is negative, the numbers are stored unchanged. Otherwise, they are stored as zigzag numbers."""
+def test_the_largest_number_of_a_packed_column_decides_its_size(method: int) -> None:
+    """If no stored number is negative, the numbers are stored unchanged. If a number is negative, all numbers are stored in
+    zigzag encoding."""
     for numbers in product((-129, -1, 0, 1, 127, 128, 255, 256), repeat=3):
         stored = STORED_NUMBERS[method](list(numbers))
         if min(stored) < 0:

@@ -329,8 +329,9 @@ def test_writing_to_a_closed_stream_raises_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_reused", [False, True])
-def test_a_stream_whose_file_descriptor_was_closed_writes_only_to_its_own_file(tmp_path: Path, is_reused: bool) -> None:
-    """A script that becomes a daemon closes all file descriptors, and Python gives their numbers to the next opened files."""
+def test_a_stream_with_a_closed_file_descriptor_writes_only_to_its_file(tmp_path: Path, is_reused: bool) -> None:
+    """A script that becomes a daemon closes all file descriptors. The files that the script opens next get the numbers of the
+    closed file descriptors."""
     trace, path, other = small_trace(), tmp_path / "t.part", tmp_path / "checkpoint.pt"
     stream = TraceStream(path)
     stream.header(trace)

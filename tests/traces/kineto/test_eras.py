@@ -355,8 +355,9 @@ def test_ops_that_create_a_batch_do_not_form_a_phase() -> None:
 
 
 def test_a_function_that_draws_numbers_on_the_cpu_does_not_begin_the_forward_pass() -> None:
-    """GIVEN a random permutation on the GPU after `Beta(0.2, 0.2).sample()`, as for mixup THEN the permutation begins the phase
-    "other", as in a replay. A function that launches a kernel begins the forward pass."""
+    """GIVEN a script that calls `Beta(0.2, 0.2).sample()` on the CPU and then computes a random permutation on the GPU, as for
+    mixup THEN the permutation begins the phase "other", as in a replay. If the function that draws the numbers launches a
+    kernel, the function begins the forward pass."""
     zero_grad = op("Optimizer.zero_grad#SGD.zero_grad", 10, 5, cat="user_annotation")
     function = [op("_Dirichlet", 20, 8, Sequence_number=5), op("aten::_sample_dirichlet", 22, 4)]
     function.append(op("aten::select", 29, 1, Sequence_number=6))

@@ -479,8 +479,8 @@ def test_a_repeated_step_in_a_file_is_read_once() -> None:
 
 @pytest.mark.parametrize(("pid", "problems"), [(77, {"several-processes": 2}), (None, {})])
 def test_ops_of_two_processes_in_one_file_are_noticed(pid: int | None, problems: dict[str, int]) -> None:
-    """GIVEN a kernel launch in one process WHEN another process has ops THEN the import notices two processes. A process with
-    only ranges of the profiler does not count."""
+    """GIVEN a kernel launch in one process WHEN another process has ops THEN the import notices two processes. A process that
+    has only profiler ranges does not count."""
     first = span("aten::mm", 10, 10, External_id=1)
     other = first | {"name": "aten::relu", "ts": 30} | ({} if pid is None else {"pid": pid})
     ranges = span("a range", 50, 10, "user_annotation") | {"pid": 78}
@@ -533,8 +533,8 @@ def test_clocks_disagree_if_gpu_work_ends_after_the_host_waited_for_it(
 def test_clocks_disagree_if_a_copy_to_pageable_memory_ends_after_its_call(
     kind: str, late_us: int, name: str, problems: dict[str, int]
 ) -> None:
-    """GIVEN two copies to the CPU WHEN the first one ends 1001 us after its call THEN the clocks disagree. A call for pinned
-    memory and a launch of a CUDA graph do not wait for the copy, and a difference of 1000 us is accepted."""
+    """GIVEN two copies to the CPU WHEN the first copy ends 1001 us after its call has returned THEN the clocks disagree. A copy
+    to pinned memory and a copy in a CUDA graph may end after their calls. A difference of 1000 us is accepted."""
     copy = {"cat": "gpu_memcpy", "name": f"Memcpy DtoH (Device -> {kind})"}
     calls = [call(at, 5000 * at, 100, name) for at in (1, 2)]
     trace = imported(*calls, kernel(5050, 50 + late_us, 1) | copy, kernel(10_050, 10, 2) | copy)

@@ -266,9 +266,9 @@ def test_each_graph_launch_is_a_step_that_starts_with_its_preparation() -> None:
 
 @pytest.mark.parametrize(("longer_us", "shares", "steps"), [(0, 0.2, 2), (300, 60 / 532, 3)])
 def test_the_last_iteration_does_not_count_if_it_is_the_shortest(longer_us: int, shares: float, steps: int) -> None:
-    """GIVEN three iterations of 100 us, each with a copy and a kernel of 10 us, and Python code of 76 us after them WHEN the
-    recording ends with the last launch THEN the GPU is busy 40 of 200 us. WHEN the last kernel starts 300 us later
-    THEN the GPU is busy 60 of 532 us."""
+    """GIVEN three iterations of 100 us, each with a copy of 10 us, a kernel of 10 us and then Python code of 76 us WHEN the
+    recording ends with the last launch THEN the GPU is busy for 40 of 200 us. WHEN the last kernel starts later THEN the GPU is
+    busy for 60 of 532 us."""
     profile = Profile()
     profile.done_us = 0
     for place in range(3):
@@ -436,9 +436,9 @@ def test_repeated_kernels_of_a_recording_without_host_events_are_steps(last: str
         assert found is not None and (found.pace_ns, found.gpu_time_ns) == (1000 * US, 470 * US)
 
 
-def test_repeated_kernels_of_a_recording_without_ops_begin_with_their_launches() -> None:
+def test_iterations_of_a_recording_without_ops_begin_with_their_first_launch() -> None:
     """GIVEN four iterations of 200 us WHEN no op was recorded, and two threads launch two kernels and a copy of 50 us each THEN
-    each iteration begins with the launch of its first kernel. The last iteration is the shortest, so it does not count."""
+    each iteration begins with the launch of its first kernel. The last iteration does not count, because it is the shortest."""
     profile = Profile()
     for _ in range(4):
         for kernel in ("gemm", "relu", "Memcpy DtoH (Device -> Pinned)"):
@@ -456,7 +456,8 @@ def test_repeated_kernels_of_a_recording_without_ops_begin_with_their_launches()
 
 
 def test_iterations_of_one_graph_launch_are_one_step() -> None:
-    """GIVEN a recording without ops WHEN one launch of a CUDA graph runs four iterations of 100 us THEN they are one step."""
+    """GIVEN a recording without ops WHEN one launch of a CUDA graph runs four iterations of 100 us THEN the four iterations are
+    one step."""
     profile = Profile()
     profile.launch("aten::op", ["gemm", "Memcpy DtoH (Device -> Pinned)"] * 4, lasts_us=50, call="cudaGraphLaunch")
     profile.events = [event for event in profile.events if event["cat"] != "cpu_op"]

@@ -31,9 +31,9 @@ def test_canonical_names_have_no_namespace_and_overload_and_underscore(op: str, 
     assert canonical_op(op) == name
 
 
-def test_the_names_of_libraries_in_ops_do_not_change_the_canonical_name() -> None:
-    """GIVEN the names of all ops of PyTorch WHEN a name begins with the name of a library, as in "cudnn_batch_norm", or with
-    "native", or with "_" THEN the rest of the name has the same canonical name."""
+def test_library_names_in_op_names_do_not_change_the_canonical_name() -> None:
+    """GIVEN the names of all PyTorch ops WHEN a name begins with a library, such as "cudnn_batch_norm", with "native" or with
+    "_" THEN the name without this prefix has the same canonical name."""
     ops = {name.partition("::")[2].partition(".")[0] for name in torch._C._dispatch_get_all_op_names() if name[:6] == "aten::"}
     for library in ("cudnn_", "miopen_", "native_", "slow_", "thnn_", ""):
         for op in sorted(ops):

@@ -141,8 +141,9 @@ class Heard:
         self.events.append(f"-{name}")
 
 
-def test_a_wrapper_of_a_function_in_c_can_be_pickled() -> None:
-    """`pickle` stores the names under which it finds a function. Another process may then have the original function."""
+def test_a_wrapper_of_a_c_function_can_be_pickled() -> None:
+    """`pickle` stores a function by the function's module and name. A process that loads the pickle may have the original
+    function."""
     patches = Patches()
     patches.set(math, "hypot", around(math.hypot, lambda call, *args: call(*args)))
     try:

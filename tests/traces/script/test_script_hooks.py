@@ -85,7 +85,7 @@ class _FailingList(list[torch.Tensor]):
 
 
 def test_tensors_are_found_without_calling_methods_of_the_script() -> None:
-    """The methods of a batch may load files, or raise errors until the script has prepared the batch."""
+    """Methods of a batch class may load files, or may raise errors before the script has prepared the batch."""
     one, two = torch.ones(1), torch.ones(2)
     assert [id(tensor) for tensor in tensors_in(torch, [_FailingMapping(a=one), _FailingList([two])])] == [id(one), id(two)]
 

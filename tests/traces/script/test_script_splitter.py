@@ -140,7 +140,7 @@ TRAIN = "train: loader 11 forward 11 loss 11 backward 10 optimizer 11"
             "loader module loss backward h2d loss backward optimizer",
             ["train: loader 11 forward 11 loss 11 backward 10 h2d 11 forward 1 loss 11 backward 10 optimizer 11"],
         ),
-        # A module that moves to the GPU in a forward pass or in a loss, such as a new loss function, does not end this phase.
+        # If a module, such as a new loss function, moves to the GPU in the forward or loss phase, the phase continues.
         ("loader module other loss backward optimizer", [TRAIN.replace("forward 11", "forward 22")]),
         ("loader module loss other op loss backward optimizer", [TRAIN.replace("loss 11", "loss 44")]),
         ("loader other module loss backward optimizer", [TRAIN.replace("forward 11", "other 10 forward 12")]),

@@ -140,8 +140,9 @@ def test_the_workload_is_read_from_the_first_training_step_if_there_is_one() -> 
 
 
 def test_sizes_that_differ_between_steps_are_not_compared() -> None:
-    """GIVEN sentences that each step pads to another length WHEN another run begins with a third length THEN the script is the
-    same program, but not with another number of sentences."""
+    """GIVEN a run with eight sentences per step, whose padded length differs between steps WHEN another run begins with a new
+    length THEN both runs are the same program. WHEN another run has four sentences per step THEN the batch size is
+    different."""
 
     def run(*shapes: tuple[int, int], batch_bytes: int = 64) -> WorkloadSignature:
         observer = WorkloadObserver()
@@ -162,9 +163,9 @@ def test_sizes_that_differ_between_steps_are_not_compared() -> None:
 
 
 @pytest.mark.parametrize("others", [(), ((6, 6),), ((1, 3), (8, 2))])
-def test_a_smaller_last_batch_is_no_varying_size(others: tuple[tuple[int, int], ...]) -> None:
-    """GIVEN a batch of eight samples and inputs of fixed sizes, such as an attention mask WHEN the last batch of an epoch has
-    five samples THEN another batch size is still recognized."""
+def test_a_smaller_last_batch_does_not_count_as_a_varying_size(others: tuple[tuple[int, int], ...]) -> None:
+    """GIVEN a recording with batches of eight samples WHEN the last batch of an epoch has five samples THEN a run with four
+    samples still counts as a different batch size. Inputs with a fixed size, such as an attention mask, do not change this."""
 
     def of(samples: int) -> WorkloadSignature:
         shapes = ((samples, 3), *((samples if size == 8 else size, width) for size, width in others))
@@ -176,9 +177,10 @@ def test_a_smaller_last_batch_is_no_varying_size(others: tuple[tuple[int, int], 
     assert of(5).with_later_step(of(8).inputs, 40).varying_dimensions is not None
 
 
-def test_a_smaller_last_batch_of_padded_sentences_hides_no_other_batch_size() -> None:
+def test_a_smaller_last_batch_of_padded_sentences_does_not_vary_the_batch() -> None:
     """GIVEN eight sentences per batch, padded to another length in each step WHEN the last batch of an epoch has five sentences
-    THEN only the length varies. WHEN the boxes of an image vary THEN their number varies, because the image does not."""
+    THEN only the length varies. GIVEN images of a fixed size WHEN the number of boxes differs between two images THEN the
+    number of boxes varies."""
 
     def of(*shapes: tuple[int, ...]) -> WorkloadSignature:
         return WorkloadSignature(100, 400, {"Linear": 1}, tuple(InputTensor(shape, "float32") for shape in shapes))
@@ -190,7 +192,7 @@ def test_a_smaller_last_batch_of_padded_sentences_hides_no_other_batch_size() ->
     assert detector.varying_dimensions == ((), (0,))
 
 
-def test_eight_later_steps_show_which_sizes_vary() -> None:
+def test_varying_sizes_are_observed_in_the_first_nine_steps() -> None:
     observer = WorkloadObserver()
     for _ in range(9):
         assert observer.is_open

@@ -37,7 +37,8 @@ def test_ranks_that_do_not_fit_in_memory_are_rejected() -> None:
 
 
 def test_the_limit_of_open_files_is_raised_for_the_connections_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 has one connection per rank and 16 other files. With gloo groups, twice as many files are enough."""
+    """Rank 0 needs one connection per rank and 16 other open files. With gloo groups, rank 0 needs at most twice as many open
+    files."""
     limits = [64, 100]
     monkeypatch.setattr(resource, "getrlimit", lambda _kind: tuple(limits))
     monkeypatch.setattr(resource, "setrlimit", lambda _kind, both: limits.__setitem__(slice(None), both))

@@ -48,9 +48,9 @@ def table_named(title: str, *sides: Analyses) -> FigureTable:
     return next(of for of in analysis_tables(sides, ["A", "B"][: len(sides)]) if of.title.startswith(title))
 
 
-def test_idle_time_is_also_a_share_of_the_mean_time_per_step_and_gpu() -> None:
-    """GIVEN two GPUs with steps of 50 and 100 ms, so 75 ms on average, THEN 20 and 2.5 ms are 27 % and 3 % of this time. A GPU
-    without steps counts as one step."""
+def test_idle_time_is_also_shown_as_a_share_of_the_mean_step_time() -> None:
+    """GIVEN two GPUs with steps of 50 and 100 ms, so 75 ms on average, THEN idle times of 20 and 2.5 ms are 27 % and 3 % of the
+    average step time. If a GPU has no steps, its whole time counts as one step."""
     for of, shares in ((TWO, [20 / 75, 2.5 / 75]), ({"cuda:0": idle(0, 200, data=40)}, [0.2]), ({}, [])):
         table = ANALYSES["idle"].table(Sides([with_modules(idle=of)], ["A"]))
         assert [row[2] for row in table.rows] == pytest.approx(shares)

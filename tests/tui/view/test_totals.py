@@ -29,9 +29,9 @@ def test_totals_of_similar_names_are_added_under_the_name_with_the_most_time(of_
     assert found == {"mm": total, "relu": Totals("relu", 3, 15, 5, 5)}
 
 
-def test_kernels_that_no_op_launched_do_not_count_for_ops() -> None:
-    """GIVEN four steps with two ops, whose kernels take 10 us each WHEN the launches of one kernel are not known
-    THEN only the other kernel counts for its op. Both kernels count for their names."""
+def test_kernels_without_a_known_launch_do_not_count_for_ops() -> None:
+    """GIVEN four steps with two ops, whose kernels take 10 us each WHEN the launches of one kernel are not known THEN only the
+    other kernel counts in the times of ops. Both kernels count in the times of kernels."""
     trace = training(made=[Call("aten::mm", "4,4;4,4", 31, "gemm"), Call("aten::relu", "4,4", 41, "clamp")])
     trace.device.launch[trace.device.name == trace.strings.find("clamp")] = NONE
     once = np.ones(len(trace.device), np.int64)

@@ -96,9 +96,9 @@ def _varying(steps: list[list[_Key]]) -> set[_Key]:
 
 
 def _alike_pairs(steps: list[list[_Key]]) -> Iterator[tuple[list[_Key], list[_Key]]]:
-    """Return pairs of consecutive steps of one kind. If there are more than two steps, the first one is left out, because it
-    may contain calls that only prepare. Steps that share less than half of their calls are of different kinds. For example,
-    all shapes of the last batch of an epoch may be smaller."""
+    """Yield pairs of consecutive steps of the same kind. If there are more than two steps, the first step is left out, because
+    it may contain additional calls for initialization. Steps that share less than half of their calls are of different kinds.
+    For example, all shapes of the last batch of an epoch may be smaller."""
     for one, other in pairwise(steps[len(steps) > 2 :]):
         if 2 * (Counter(one) & Counter(other)).total() >= max(len(one), len(other)):
             yield one, other

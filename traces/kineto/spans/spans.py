@@ -334,7 +334,7 @@ def _with_launches(
         if late := launches_on_idle_devices(spans, host.spans.end_ns):
             problems["clocks-late"] += late
         waits = (host.spans.kind == HostKind.RUNTIME) & strings.matching(host.spans.name, _WAIT_FOR_ALL.search)
-        # The launch of a CUDA graph does not wait for the graph's copies.
+        # A CUDA call that launches a graph does not wait for the copies in the graph.
         of_graph = strings.matching(host.spans.name[spans.launch], GRAPH_LAUNCHES.__contains__)
         copies = strings.matching(spans.name, _COPY_TO_PAGEABLE.match) & ~of_graph
         _count(problems, "work-after-synchronization", ends_after_wait(spans, host.spans, waits, copies))

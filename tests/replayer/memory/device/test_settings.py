@@ -76,7 +76,7 @@ def test_size_intervals_of_divisions_start_at_one_mebibyte() -> None:
 
 
 @pytest.mark.parametrize("exponent", range(9, 41))
-def test_a_rounded_size_is_the_next_of_the_equal_parts_between_two_powers_of_two(exponent: int) -> None:
+def test_sizes_are_rounded_up_to_equal_parts_between_two_powers_of_two(exponent: int) -> None:
     """GIVEN a different number of parts for each of the 16 intervals THEN a size is rounded up to the end of its part. A part
     has at least 512 bytes."""
     settings = AllocatorSettings(power2_divisions=tuple(1 << (5 * interval % 7) for interval in range(16)))

@@ -374,16 +374,16 @@ QUOTIENTS = {
 
 
 def divisions_of(name: str) -> list[Any]:
-    """Return all overloads of one of PyTorch's divisions whose result is a tensor, such as `remainder_` and `remainder.out`."""
+    """Return all overloads of a division op of PyTorch that return a tensor, such as `remainder_` and `remainder.out`."""
     packets = (getattr(aten, name), getattr(aten, f"{name}_"))
     forms = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
     return [form for form in forms if str(form._schema.returns[0].type) == "Tensor"]
 
 
 @pytest.mark.parametrize(("name", "mode"), QUOTIENTS)
-def test_all_divisions_of_integers_have_a_result_as_on_a_gpu(name: str, mode: str) -> None:
-    """GIVEN a divisor of zero, or the smallest integer and a divisor of -1, with which a division fails on the CPU WHEN
-    integers are divided as on a GPU THEN the division has a result. The result of a division by zero is not checked."""
+def test_integer_divisions_return_a_result_as_on_a_gpu(name: str, mode: str) -> None:
+    """GIVEN integer divisions that fail on the CPU: a division by zero, or of the smallest integer by -1 WHEN the integers are
+    divided as on a GPU THEN the division has a result. The result of a division by zero is not checked."""
     for form in divisions_of(name):
         given = [argument.name for argument in form._schema.arguments]
         if ("rounding_mode" in given) != bool(mode):
@@ -399,7 +399,7 @@ def test_all_divisions_of_integers_have_a_result_as_on_a_gpu(name: str, mode: st
             assert found.dtype is torch.int32 and quotient in (None, found.item()), (form, one, other, found)
 
 
-def test_divisions_without_rounding_and_of_floats_agree_with_torch() -> None:
+def test_true_divisions_and_float_divisions_agree_with_torch() -> None:
     one, zeros = torch.tensor([7, 7]), torch.tensor([2, 0])
     assert FORMS[aten.div.Tensor_mode](one, zeros, rounding_mode=None).tolist() == [3.5, math.inf]
     assert FORMS[aten.remainder.Tensor](one.double(), zeros).isnan().tolist() == [False, True]

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Returns the names of the ops that PyTorch calls.
+"""Returns the names of the ops that PyTorch calls for a function.
 
     names_called(lambda: torch.nn.functional.relu6(x))    # ["hardtanh"]
 """

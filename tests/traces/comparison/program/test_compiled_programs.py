@@ -46,9 +46,9 @@ def test_eager_and_compiled_traces_of_one_program_have_the_same_matrix_products(
         nn.MaxPool2d(2), nn.AvgPool2d(2), partial(torch.native_dropout, p=0.5, train=True),
     ],
 )  # fmt: skip
-def test_a_layer_that_only_the_compiled_trace_contains_makes_a_different_program(layer: Any) -> None:
-    """GIVEN a fused kernel with the names of the ops that PyTorch calls for a layer WHEN the eager trace has no such layer THEN
-    the program is different."""
+def test_a_layer_in_only_the_compiled_trace_makes_a_different_program(layer: Any) -> None:
+    """GIVEN a fused kernel whose name contains the ops of a layer WHEN the eager trace does not contain this layer THEN the
+    program is different."""
     data = torch.ones(2, 4, 8, 8)
     names = names_called(lambda: layer(data))
     fused = f"triton_poi_fused_{'_'.join(names)}_0"

@@ -167,8 +167,8 @@ ARITHMETIC = """
 
 @pytest.mark.parametrize("call", [call.strip() for call in re.split("[;\n]", ARITHMETIC) if call.strip()])
 def test_the_order_of_arithmetic_and_tensor_creation_does_not_count(call: str) -> None:
-    """GIVEN a call that another PyTorch release may make before or after a layer WHEN two traces differ only in this order THEN
-    the order counts as the same."""
+    """GIVEN an op that PyTorch calls before or after a layer, depending on the release WHEN two traces differ only in the order
+    of these two calls THEN the order counts as the same."""
     outer = [name for name in re.findall(r"\.(\w+)\(", call) if hasattr(torch.ops.aten, name)]
     for name in [*outer, *names_called(lambda: eval(call))]:
         called = DeviceOp(0, 0, f"aten::{name}", canonical_op(name), (2,), "float32", ((2,),))
