@@ -161,7 +161,8 @@ class ComparedFigures:
     speed: float | None  # 2 if a replay runs twice as fast as the recording; all times here are recorded time
     tolerance: float  # largest allowed difference of step times, as a fraction
     judged: str  # the key of a figure outside the tolerance, or else of the step time, such as "compute_side"
-    judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, plus GPU time if both traces have it
+    # figures that must be within tolerance: a step time and, if both traces have them, GPU time and `rarer_steps`
+    judged_figures: tuple[str, ...]
     # False for another program or another time; None if undecided: much GPU work is missing, or the difference may be noise
     within_tolerance: bool | None
     analyses: Both[Analyses]
