@@ -24,15 +24,15 @@ from traces.model.run import KINETO
 from traces.model.trace import NONE, HostKind, MemoryEvents, Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_op
 
-_PRODUCTS = frozenset(
-    f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "_slow_conv2d_forward", "_slow_conv2d_backward")
-)  # ops that call cuBLAS
-_CALL_PRODUCTS = (
+_PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm"))
+_WITH_PRODUCTS = (
     "addbmm addbmm_ conv_tbc _euclidean_dist linalg_matrix_exp _native_multi_head_attention _transformer_encoder_layer_fwd"
-    " linalg_solve_triangular triangular_solve"  # cuBLAS solves triangular systems
+    " _slow_conv2d_forward _slow_conv2d_backward slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d"
+    " slow_conv_transpose3d linalg_solve_triangular triangular_solve"  # cuBLAS solves triangular systems
 ).split()
 # ops of PyTorch that call cuBLAS in C++
-OPS_WITH_PRODUCTS = frozenset(f"aten::{name}" for name in _CALL_PRODUCTS)
+OPS_WITH_PRODUCTS = frozenset(f"aten::{name}" for name in _WITH_PRODUCTS)
+_CALL_CUBLAS = _PRODUCTS | OPS_WITH_PRODUCTS
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
@@ -40,7 +40,7 @@ def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bo
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:
         return True
-    is_product = trace.strings.matching(host.name, _PRODUCTS.__contains__)
+    is_product = trace.strings.matching(host.name, _CALL_CUBLAS.__contains__)
     of_rank = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
     products = np.flatnonzero((host.kind == HostKind.OP) & is_product & np.isin(host.thread, of_rank))
     events = memory.take((memory.device != NONE) & (memory.allocated_bytes >= 0) & np.isin(memory.thread, of_rank))
@@ -74,7 +74,7 @@ def ops_with_products(trace: Trace) -> frozenset[str]:
     """Return the names of ops that use a matrix product of cuBLAS internally, such as "aten::_euclidean_dist". Some ops, such
     as "aten::convolution", are returned only if a recorded call of the op contains a matrix product."""
     host = trace.host
-    names, at = set[int](), host.parent[trace.strings.matching(host.name, _PRODUCTS.__contains__)]
+    names, at = set[int](), host.parent[trace.strings.matching(host.name, _CALL_CUBLAS.__contains__)]
     while len(at := np.unique(at[at != NONE])):
         names.update(host.name[at].tolist())
         at = host.parent[at]

@@ -77,8 +77,10 @@ def test_memory_freed_after_the_last_matrix_product_proves_nothing_about_workspa
 
 
 def test_ops_that_use_a_matrix_product_internally_are_found() -> None:
-    """GIVEN `mm` inside `_euclidean_dist` inside `cdist` THEN `cdist` also calls a matrix product."""
+    """GIVEN `mm` inside `cdist`, and a dilated convolution that calls cuBLAS THEN the outer ops also call cuBLAS."""
     product = Op("aten::mm", 30, 10, kernel=(40, 5))
     distance = Op("aten::cdist", 10, 50, children=[Op("aten::_euclidean_dist", 20, 30, children=[product])])
-    trace = make_recording([("forward", 0, 100)], [distance, Op("aten::add", 70, 5, kernel=(80, 5))])
-    assert ops_with_products(trace) == OPS_WITH_PRODUCTS | {"aten::cdist"}
+    product_in_cpp = Op("aten::slow_conv_dilated3d", 72, 10, kernel=(75, 5))
+    convolution = Op("aten::convolution", 70, 20, children=[product_in_cpp])
+    trace = make_recording([("forward", 0, 100)], [distance, convolution, Op("aten::add", 92, 5, kernel=(94, 5))])
+    assert ops_with_products(trace) == OPS_WITH_PRODUCTS | {"aten::cdist", "aten::convolution"}
