@@ -452,10 +452,11 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
 
 
 def replace_saved_parameters(nodes_of: Callable[[], Iterable[TorchAny]]) -> None:
-    """Make the nodes of a graph use the parameter on the GPU, if the parameter was on the CPU when the graph saved it.
+    """If an autograd graph saved a parameter on the CPU and the parameter is now on the GPU, make the nodes of the graph use
+    the parameter on the GPU.
 
-    The nodes of the graph are searched only if such a parameter exists. Only a node that saved the parameter itself is
-    changed. A view of the parameter keeps its CPU memory, as in PyTorch.
+    The nodes of the graph are searched only if such a parameter exists. Only nodes that saved the parameter itself are changed.
+    As in PyTorch, a saved view of the parameter still uses the CPU memory.
     """
     moved = {id(saved): ref(now) for now, saved in _IN_GRAPHS.items() if _was_on_cpu(now, saved)}
     if not moved:

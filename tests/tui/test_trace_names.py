@@ -63,7 +63,7 @@ def test_a_replay_of_a_profiler_recording_uses_an_imported_file(folder: Path) ->
     assert Path(viewable("a.json.gz")).read_bytes() == path.read_bytes() and viewable("a.msgpack") == "a.msgpack"
 
 
-def test_a_file_with_a_former_name_of_the_library_is_not_called_renamed(
+def test_a_file_may_have_a_former_name_of_a_library_trace(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copy("a.msgpack", "p100.msgpack")

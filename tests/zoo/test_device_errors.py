@@ -220,7 +220,8 @@ for back in (False, True):
 
 @VALUES
 def test_a_backward_pass_fails_if_a_saved_parameter_moved_to_the_gpu(values: str, tmp_path: Path) -> None:
-    """PyTorch saves the parameter itself for a product and for a convolution, but saves a view of a linear layer's weight."""
+    """For the backward pass of a power or a convolution, PyTorch saves the parameter itself. For the backward pass of a linear
+    layer, PyTorch saves a view of the weight."""
     code = """
 for back in (False, True):
     weight = nn.Parameter(torch.ones(3))

@@ -200,7 +200,8 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
 
 
 def _is_smaller_batch(inputs: tuple[InputTensor, ...], usual: tuple[InputTensor, ...]) -> bool:
-    """Return True if the first dimension of the first input is smaller than usual, and no first dimension changed otherwise."""
+    """Return True if the first dimension of the first input is smaller than usual, and if the first dimension of every other
+    input is unchanged or has changed in the same way."""
     changes = {(a.shape[:1], b.shape[:1]) for a, b in zip(inputs, usual, strict=True) if a.shape[:1] != b.shape[:1]}
     first = inputs[0].shape[:1], usual[0].shape[:1]
     return changes == {first} and first[0] < first[1]

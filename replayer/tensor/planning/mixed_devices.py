@@ -33,7 +33,8 @@ from replayer.tensor.storage import other_device
 from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import Kwargs, Op, TorchAny, TorchFunction
 
-# PyTorch itself has CUDA kernels in Python, for example of `bmm` in PyTorch 2.14. The virtual GPU does not run these kernels.
+# PyTorch also registers some CUDA kernels in Python, for example a kernel of `bmm` in PyTorch 2.14. The virtual GPU does not
+# run PyTorch's Python kernels.
 _OF_PYTORCH = frozenset(kernel for kernel in torch.library._impls if kernel.startswith("aten/"))
 _EXPECTED = "Expected all tensors to be on the same device, but "
 
@@ -148,8 +149,8 @@ def _require_no_cpu_library(func: Op) -> None:
 
 
 def has_kernel_of_script(func: Op, key: str) -> bool:
-    """Return True if Python code of the script registered a kernel with `torch.library`. A compiled package may have CUDA
-    kernels only in its GPU build. A script's Python kernels are the same on every machine."""
+    """Return True if the script registered a Python kernel with `torch.library`. A compiled package may have CUDA kernels only
+    in its GPU build. A script's Python kernels are the same on every machine."""
     kept = f"{func.namespace}/{func._name.partition('::')[2]}/{key}"
     # the namespace "prims" contains ops of PyTorch that are written in Python
     if func.namespace == "prims" or kept not in torch.library._impls or kept in _OF_PYTORCH:

@@ -352,8 +352,9 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
 
 
 def _fused_adam(optimizer: str, *lists: Sequence[torch.Tensor], amsgrad: bool, **_options: object) -> None:
-    """See ATen/native/cuda/FusedAdamKernel.cu. Adam's states may have the dtype bfloat16 if the parameters have the dtype
-    float32. PyTorch compares only the dtypes of the parameters and of the first state to choose these rules."""
+    """See ATen/native/cuda/FusedAdamKernel.cu. The states of fused Adam may have the dtype bfloat16 if the parameters have the
+    dtype float32. PyTorch applies the rules for bfloat16 states if the first parameter and the first state in `exp_avgs` have
+    different dtypes."""
     names = ("params", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs")[: 5 if amsgrad else 4]
     parameters, gradients, means, squares, *greatest = lists[: len(names)]
     if not parameters or not means or means[0].dtype is parameters[0].dtype:
@@ -388,7 +389,8 @@ def _require_floats(kernel: str, tensors: Sequence[torch.Tensor]) -> None:
 def _have_one_layout(
     parameters: Sequence[torch.Tensor], others: Sequence[Sequence[torch.Tensor]], *, own_dtypes: bool = False
 ) -> bool:
-    """See `check_fast_path_restrictions` in ATen/native/ForeachUtils.h. With `own_dtypes`, each list has its own dtype."""
+    """See `check_fast_path_restrictions` in ATen/native/ForeachUtils.h. If `own_dtypes` is true, different lists may have
+    different dtypes."""
     for tensors in (parameters, *others):
         if len(tensors) != len(parameters):
             return False

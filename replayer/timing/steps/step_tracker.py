@@ -221,7 +221,8 @@ class StepTracker:
             self._asked_ns[thread.row] = machine_unix_ns(), max(self._scheduler.clock.now_ns(), thread.host_ns)
 
     def leave(self, thread: HostThread, name: str, failed: bool = False) -> None:
-        """End a phase. `failed` is True if the call raised an exception, for example the loader's StopIteration."""
+        """End a phase. `failed` is True if the call that belongs to the phase raised an exception, for example StopIteration
+        from the loader."""
         self._failed = failed
         # Always resume the clock. Otherwise the script would hang.
         if name == "loader" and self._clock_paused_for_loader:
@@ -346,8 +347,8 @@ class StepTracker:
     def _leave_loader(self, thread: HostThread, ended_ns: int) -> None:
         segment = self.segment
         self._loader_ns += ended_ns - self._begun_ns
-        # A call without a batch does not show which step comes next. The loader's next call or the end of the phase takes the
-        # recorded wait.
+        # If a call of the loader returns no batch, the next step is not yet known. The recorded wait then happens in the
+        # loader's next call or at the end of the phase.
         if segment is not None and segment.recorded is not None and not self._failed:
             thread.position_in(segment, segment.position_ns)
             segment.mark_reached(thread, segment.recorded.host_ns)

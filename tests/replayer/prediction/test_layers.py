@@ -63,8 +63,8 @@ def product(start: int, depth: int, columns: int) -> Op:
 
 
 def test_blocks_are_the_outermost_modules_of_the_class_that_repeats() -> None:
-    """GIVEN a block inside a block of the same class, a container and a head THEN neither the inner block nor the container is
-    a block, and the head belongs to no block."""
+    """GIVEN a network with a Sequential container, two modules of class Block, a third Block inside the second Block, and a
+    head THEN only the two outer modules of class Block are blocks, and the head belongs to no block."""
     first = module("Block_0", 2, 18, product(3, 2, 3), product(9, 3, 2))
     second = module("Block_1", 22, 20, module("Block_2", 23, 18, product(24, 2, 3), product(30, 3, 2)))
     net = module("Net_0", 0, 60, module("Sequential_0", 1, 45, first, second), product(50, 2, 9))

@@ -229,9 +229,9 @@ def test_pairs_of_products_are_found_only_in_transformer_blocks() -> None:
     assert pairs_of([Product(8, 4, 4)] * 5, [False] * 5) == []  # A network of equal layers has no pairs.
 
 
-def test_a_product_that_does_not_fit_the_open_pair_ends_it() -> None:
-    """GIVEN up products of width 4 THEN a product of another width ends their pair and begins none. An up product after an
-    attention op without an output product begins another pair."""
+def test_a_product_that_does_not_fit_the_open_pair_ends_the_pair() -> None:
+    """GIVEN an open pair that begins with up products of width 4 THEN a product of another width ends the pair and does not
+    begin a new pair. If an attention op has no output product, the next up product begins a new pair."""
     up, other, down, attention = Product(8, 4, 16), Product(8, 16, 5), Product(8, 16, 4), None
     assert pairs_of([up, up, up, other, down], [False] * 5) == []
     (pair,) = pairs_of([up, attention, up, attention, Product(8, 4, 4)], [False, True, False, True, False])

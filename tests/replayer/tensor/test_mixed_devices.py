@@ -49,7 +49,7 @@ def test_device_put_returns_a_tensor_that_is_already_on_the_device() -> None:
     assert torch.ops.prims.device_put(tensor, torch.device("cuda")) is tensor
 
 
-def test_kernels_that_pytorch_registers_in_python_are_no_kernels_of_the_script() -> None:
+def test_python_kernels_of_pytorch_do_not_count_as_kernels_of_the_script() -> None:
     """PyTorch 2.13 registers a CUDA kernel of `_foreach_mm` in Python. PyTorch 2.14 also registers kernels of `bmm` and
     `linalg_polar`, which fail on the virtual GPU."""
     names = [name for name in ("_foreach_mm", "bmm", "linalg_polar") if f"aten/{name}/CUDA" in torch.library._impls]

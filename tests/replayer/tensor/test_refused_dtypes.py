@@ -722,7 +722,7 @@ def _strided_on_gpu(tensor: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(("name", "optimizer"), [("_fused_adam_", "Adam"), ("_fused_adamw_", "AdamW")])
 def test_fused_adam_accepts_states_in_bfloat16_only_for_parameters_in_float32(name: str, optimizer: str) -> None:
-    """The messages are those of PyTorch 2.14.1 with CUDA."""
+    """The expected messages are copied from PyTorch 2.14.1 with CUDA."""
     use()
 
     def zeros(dtype: torch.dtype, *names: str) -> dict[str, torch.Tensor]:

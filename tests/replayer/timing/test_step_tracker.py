@@ -149,9 +149,9 @@ def test_a_batch_loaded_without_gradients_gets_the_copy_time_of_evaluation_steps
 
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
-def test_the_end_of_the_training_data_does_not_take_the_wait_of_a_training_step(grain: str) -> None:
+def test_no_wait_for_a_batch_is_replayed_when_the_training_data_ends(grain: str) -> None:
     """GIVEN recorded waits of 100 us for training batches and 50 us for validation batches WHEN a replay with recorded waits
-    asks for a training batch, and gets none THEN the validation step lasts 110 us, as recorded."""
+    asks for a training batch, but no training batch is left THEN the next validation step takes 110 us, as in the recording."""
     trace = recording_of([TRAIN, TRAIN, EVALUATION, TRAIN, EVALUATION])
     stage = Stage(phase_grained(trace) if grain == "phase" else trace, pad_loader=True)
     grads = True

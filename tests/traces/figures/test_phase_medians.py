@@ -82,8 +82,9 @@ def test_phase_times_add_up_to_the_median_step_time() -> None:
 
 
 def test_phase_times_are_the_means_of_all_steps_near_the_median_step_time() -> None:
-    """GIVEN steps of 100, 99, 101, 200 and 60 ms WHEN the medians of the phases, 10 and 55 ms, do not add up to 100 ms THEN the
-    phase times are the means of the first three steps. The phase times of the first step alone would be 90 and 10 ms."""
+    """GIVEN steps of 100, 99, 101, 200 and 60 ms WHEN the medians of the two phases (10 and 55 ms) do not add up to 100 ms THEN
+    the phase times are the means of the first three steps, which are near the median. In the first step alone, the phases take
+    90 and 10 ms."""
     trace = _phased([0] * 5, loader=[90, 9, 80, 10, 5], forward=[10, 90, 21, 190, 55])
     found = phase_medians(trace, np.arange(5), np.arange(5))
     assert {name: of.median_ns for name, of in found.items()} == {"loader": 59_666_667, "forward": 40_333_333}

@@ -178,9 +178,9 @@ def test_a_smaller_last_batch_does_not_count_as_a_varying_size(others: tuple[tup
 
 
 def test_a_smaller_last_batch_of_padded_sentences_does_not_vary_the_batch() -> None:
-    """GIVEN eight sentences per batch, padded to another length in each step WHEN the last batch of an epoch has five sentences
-    THEN only the length varies. GIVEN images of a fixed size WHEN the number of boxes differs between two images THEN the
-    number of boxes varies."""
+    """GIVEN eight sentences per batch, padded to a different length in each step WHEN the last batch of an epoch has five
+    sentences THEN only the length counts as a varying size. GIVEN images of a fixed size WHEN the number of boxes differs
+    between two images THEN the number of boxes counts as a varying size."""
 
     def of(*shapes: tuple[int, ...]) -> WorkloadSignature:
         return WorkloadSignature(100, 400, {"Linear": 1}, tuple(InputTensor(shape, "float32") for shape in shapes))

@@ -60,7 +60,7 @@ def numbers_apart(
 
 
 class NumbersPerStep(NamedTuple):
-    """Describes one number of each step of a trace: how often the step calls an op, or the size of a tensor."""
+    """Describes a number that each step of a trace has, such as how often the step calls an op, or the size of a tensor."""
 
     mean: float
     variance: float  # variance of the numbers, divided by the number of steps
@@ -75,9 +75,9 @@ class NumbersPerStep(NamedTuple):
 
 
 def apart(here: NumbersPerStep, there: NumbersPerStep) -> float:
-    """Return the difference between the means, or 0 if they may differ by chance. The numbers may depend on the data, so the
-    means of two short traces may differ by chance. If both traces have steps with the same number, a difference of up to two
-    standard errors is therefore reduced to 0."""
+    """Return the difference between the means, or 0 if the means may differ by chance. The numbers may depend on the data, so
+    the means of two short traces may differ by chance. If a number occurs in both traces, the difference is therefore reduced
+    by two standard errors, but not below 0."""
     chance = 2 * sqrt(here.variance + there.variance) if here.variance and there.variance else 0.0
     difference = abs(here.mean - there.mean)
     return max(difference - chance, 0.0) if here.numbers & there.numbers else difference

@@ -1,4 +1,5 @@
-"""Removes sizes that depend on the data from the shapes of ops. For example, text is padded to the longest text of its batch.
+"""Removes sizes that depend on the data from the shapes of ops. For example, a script pads texts to the longest text of a
+batch.
 
     ours, theirs = without_varying_sizes(ours, theirs)      # eq of (8, 40) and eq of (8, 34): both become eq of (8, -1)
 
@@ -43,8 +44,8 @@ def without_varying_sizes(ours: Sequence[DeviceOp], theirs: Sequence[DeviceOp]) 
 
 
 def _calls_of_each_step(calls: Sequence[DeviceOp]) -> dict[tuple[str, int], list[int]]:
-    """For each op and each number n, find the n-th call of the op in each step. Ops that some steps call more often than others
-    are left out."""
+    """For each op and each n, return the row of the op's n-th call in each step. If the steps do not all call an op equally
+    often, the op is left out."""
     steps = {call.step for call in calls}
     rows: dict[str, dict[int, list[int]]] = defaultdict(lambda: {step: [] for step in steps})
     for row, call in enumerate(calls):

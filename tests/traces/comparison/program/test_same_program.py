@@ -86,8 +86,8 @@ def test_batch_sizes_are_derived_from_first_dimensions_with_a_common_factor(
     ],
 )
 def test_sizes_that_vary_from_step_to_step_in_both_traces_are_not_compared(ours: str, theirs: str, expected: str) -> None:
-    """GIVEN two traces of four steps with these shapes WHEN a script pads texts to the longest text of each batch THEN the
-    program is the same if the lengths differ only by chance. Other batch sizes and shorter texts are still found."""
+    """GIVEN two traces of four steps WHEN a script pads texts to the longest text of each batch THEN the program is the same if
+    the lengths differ only by chance. A different batch size or much shorter texts still make a different program."""
 
     def of(shapes: str) -> Trace:
         trace = training(4, made=[Call("aten::eq", "8,8", 31, "kernel")])
