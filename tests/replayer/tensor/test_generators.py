@@ -11,6 +11,7 @@ import torch
 
 from replayer.tensor import generators
 from replayer.tensor.generators import Generator, PhiloxState, _per_thread, host_seed, numbers_drawn
+from tests.replayer.fake_gpu import use
 
 
 @pytest.mark.parametrize(("numbers", "offset"), [(0, 100), (1, 104), (4, 104), (5, 108), (9, 112)])
@@ -113,3 +114,15 @@ def test_a_capture_accepts_only_the_seed_that_the_generator_has() -> None:
         assert generator.philox.offset == 12
         with pytest.raises(RuntimeError, match="only if new seed is the same as the original seed"):
             generator.manual_seed(8)
+
+
+def test_a_seed_may_be_set_on_a_stream_that_is_not_captured() -> None:
+    use()
+    cuda: Any = torch.cuda
+    side, generator = cuda.Stream(), cuda.default_generators[0]
+    with pytest.warns(UserWarning, match="Graph is empty"), cuda.graph(cuda.CUDAGraph()):
+        with cuda.stream(side):
+            generator.manual_seed(8)
+        with pytest.raises(RuntimeError, match="only if new seed is the same as the original seed"):
+            generator.manual_seed(9)
+    assert generator.initial_seed() == 8

@@ -33,7 +33,7 @@ class Script:
     def __init__(self, trace: Trace, *, at_once: bool) -> None:
         self.stage = Stage(trace)
         self._at_once = at_once
-        self._caller = self.stage.thread.call_on(self.stage.stream)
+        self.callers = [self.stage.thread.call_on(self.stage.stream)]  # the calls go to these callers in turns
         self._noted: list[tuple[OpSignature, int]] = []
         self._signatures: dict[tuple[str, bool], OpSignature] = {}
 
@@ -46,12 +46,13 @@ class Script:
 
     def flush(self) -> None:
         noted, self._noted = self._noted, []
+        callers = [self.callers[number % len(self.callers)] for number in range(len(noted))]
         if self._at_once and noted:
             signatures, called_ns = [signature for signature, _ in noted], [now_ns for _, now_ns in noted]
-            self.stage.simulator.play_all([self._caller] * len(noted), signatures, called_ns)
+            self.stage.simulator.play_all(callers, signatures, called_ns)
         else:
-            for signature, now_ns in noted:
-                self.stage.simulator.play(self.stage.thread, self.stage.stream, signature, now_ns)
+            for caller, (signature, now_ns) in zip(callers, noted, strict=True):
+                self.stage.simulator.play(caller.thread, caller.stream, signature, now_ns)
 
     def step(self, forward: list[Call], backward: list[Call], every: int, *, after: bool = False) -> None:
         """Run one step, and simulate the collected calls after each `every` calls. Backward calls run in the phase "backward".
@@ -242,6 +243,16 @@ def test_kernels_on_several_streams_are_not_batched() -> None:
         for _ in range(4):
             script.step([("aten::mm", False, 0)] * 40, [], 64)
     assert len({row["stream"] for row in scripts[0].stage.log.device}) == 2
+    assert scripts[0].outcome() == scripts[1].outcome()
+
+
+def test_calls_of_several_threads_are_not_batched() -> None:
+    scripts = [Script(recorded(["aten::mm"] * 40, []), at_once=at_once) for at_once in (True, False)]
+    for script in scripts:
+        script.callers.append(HostThread(1, script.stage.clock.now_ns()).call_on(script.stage.stream))
+        for _ in range(3):
+            script.step([("aten::mm", False, 0)] * 40, [], 64)
+    assert len({row[0] for row in scripts[0].stage.log.host}) == 2
     assert scripts[0].outcome() == scripts[1].outcome()
 
 

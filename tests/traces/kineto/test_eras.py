@@ -729,6 +729,10 @@ def test_inference_is_divided_into_batches() -> None:
     module = [op("nn.Module: Net_0", 1, 15, cat="python_function"), op("nn.Module: Linear_1", 2, 5, cat="python_function")]
     calls = [*module, op("aten::mm", 3, 2), *shifted([*module, op("aten::mm", 3, 2)], 50)]
     assert seen(calls) == ("inference", ["EVALUATION"] * 2, [51, 55])
+    # WHEN two calls without a new batch warm up the model THEN these calls are steps, too
+    warm_up = [op("nn.Module: Net_0", 10, 8, cat="python_function"), op("aten::mm", 11, 2)]
+    batches = [*shifted(batch[:1] + warm_up, 40), *shifted(batch[:1] + warm_up, 60)]
+    assert seen([*warm_up, *shifted(warm_up, 20), *batches]) == ("inference", ["EVALUATION"] * 4, [30, 40, 60, 73])
 
 
 def test_validation_with_data_on_the_gpu_ends_when_the_next_batch_is_copied() -> None:
