@@ -378,16 +378,19 @@ def bytes_in(torch: Any, batch: Any) -> int | None:
         return sum(int(tensor.nbytes) for tensor in tensors) if tensors else None
 
 
-def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:
-    """Yield the tensors in a batch. Sparse tensors and nested tensors are skipped."""
+def tensors_in(torch: Any, batch: Any, around: tuple[int, ...] = ()) -> Iterator[Any]:
+    """Yield the tensors in a batch. Sparse tensors and nested tensors are skipped. `around` contains the `id()` of each
+    collection around `batch`, because a collection may contain itself."""
     if isinstance(batch, torch.Tensor):
         with torch._C.DisableTorchFunction():  # a `__torch_function__` of the script must not see these calls
             is_dense = batch.layout is torch.strided and not batch.is_nested
         if is_dense:
             yield batch
-    elif type(batch) not in _WITHOUT_TENSORS:
+    elif id(batch) not in around:
+        around = *around, id(batch)
         for item in _items_of(torch, batch):
-            yield from tensors_in(torch, item)
+            if type(item) not in _WITHOUT_TENSORS:
+                yield from tensors_in(torch, item, around)
 
 
 _WITHOUT_TENSORS = {int, float, bool, str, bytes, type(None)}  # a batch may contain many objects of these types

@@ -90,6 +90,12 @@ def test_tensors_are_found_without_calling_methods_of_the_script() -> None:
     assert [id(tensor) for tensor in tensors_in(torch, [_FailingMapping(a=one), _FailingList([two])])] == [id(one), id(two)]
 
 
+def test_a_batch_may_contain_itself() -> None:
+    batch: dict[str, Any] = {"x": torch.ones(2), "parts": []}
+    batch["parts"].append(batch)
+    assert [id(tensor) for tensor in tensors_in(torch, batch)] == [id(batch["x"])]
+
+
 @pytest.mark.parametrize(("nodes", "now", "seen"), [(None, 5, []), (5, 5, []), (5, 6, [("autograd", True)])])
 def test_ops_that_autograd_recorded_since_a_backward_pass_are_reported(
     nodes: int | None, now: int, seen: list[object], monkeypatch: pytest.MonkeyPatch
