@@ -216,10 +216,10 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         "`trace` compares measured values with the thresholds in [constants.md](constants.md). Would a slightly different",
         "threshold lead to a different conclusion?",
         "",
-        f"In {steps} of {len(rows)} cases, the conclusion changes. The benchmark changed one threshold at a time by 20 %.",
-        f"After each change, it compared the same pairs of traces and drew {figures} conclusions. Each conclusion answers one",
-        "of these questions: Did both traces run the same program? Do their times agree? What limits a trace's step time? What",
-        "is the largest difference?",
+        f"The benchmark raised or lowered one threshold at a time by about 20 %. In {steps} of {len(rows)} such changes, at",
+        "least one conclusion changed. For each changed threshold, the benchmark compared the same pairs of traces and drew",
+        f"{figures} conclusions. Each conclusion answers one of these questions: Did both traces run the same program? Do",
+        "their times agree? What limits a trace's step time? What is the largest difference?",
         "",
         "To repeat the benchmark, run `python benchmarks/fidelity.py --runs 1 --keep FOLDER` and then `python",
         "benchmarks/sensitivity.py FOLDER --markdown docs/sensitivity.md`.",
@@ -232,8 +232,8 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         "|" + "---|" * len(HEADER),
         *("| " + " | ".join(cells) + " |" for cells in shown),
         "",
-        "The following thresholds of [constants.md](constants.md) can be raised or lowered by a fifth without any effect on the"
-        f" conclusions and tests: {', '.join(still)}.",
+        "The following thresholds of [constants.md](constants.md) can be raised or lowered by about 20 % without any effect on"
+        f" the conclusions and tests: {', '.join(still)}.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -110,7 +110,7 @@ class WorkloadSignature:
         )
 
     def with_later_step(self, inputs: tuple[InputTensor, ...] | None, batch_bytes: int | None) -> WorkloadSignature:
-        """Add the inputs of a later step of the same kind, and the size of the step's batch."""
+        """Update the signature with the inputs and the batch size in bytes of a later step of the same kind."""
         # see Note [Inputs of varying size]
         ours = self.inputs
         if not ours or not inputs:

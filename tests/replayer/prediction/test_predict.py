@@ -110,7 +110,7 @@ def test_waits_for_data_take_time_in_proportion_to_the_batch_size(batch: int, st
 
 
 @pytest.mark.parametrize(("without_data_ns", "noted"), [(98_999, True), (99_000, False)])
-def test_data_loading_is_mentioned_if_it_takes_more_than_a_hundredth_of_a_step(
+def test_data_loading_is_mentioned_if_it_takes_more_than_1_percent_of_a_step(
     without_data_ns: int, noted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = pace(training())

@@ -24,8 +24,9 @@ def shapes_of_call(regions: RecordedRegions, *shapes: tuple[int, ...]) -> Shapes
 
 def test_compiled_inference_takes_the_recorded_call_with_the_same_sizes() -> None:
     """GIVEN a compiled function that was recorded with three batch sizes WHEN the function is called with one of these sizes
-    THEN the replay takes the recorded call with this size. With another size, the replay takes the call with the most similar
-    size, and the recorded matrix product gets the new size. The recording contains no shapes of inputs."""
+    THEN the replay takes the recorded call with this size. If the function is called with a new size, the replay takes the call
+    with the most similar size, and the recorded matrix product gets the new size. The recording contains no shapes of
+    inputs."""
     events = Events()
     for step, batch in enumerate((24, 64, 40)):
         at = events.step_with_region(step)

@@ -250,7 +250,7 @@ def test_a_recording_in_which_no_launches_repeat_is_one_step() -> None:
 
 def test_each_graph_launch_is_a_step_that_starts_with_its_preparation() -> None:
     """GIVEN a warm-up and five iterations WHEN each iteration fills a tensor and then launches a CUDA graph THEN each iteration
-    is a step. The last step does not count, because the recording ends with its launch."""
+    is a step. The last step does not count, because the recording ends with the launch of the last step."""
     profile = Profile()
     profile.launch("aten::mm", ["gemm"])
     profile.launch("aten::relu", ["relu"])

@@ -167,7 +167,7 @@ def test_all_losses_of_pytorch_begin_the_loss_phase() -> None:
 
 
 def makes_tensor(name: str) -> bool:
-    """Return True for ops without tensor arguments that have an argument `device`, such as `zeros`."""
+    """Return True if an op, such as `zeros`, has an argument `device` and no tensor arguments."""
     for op in (getattr(getattr(torch.ops.aten, name), overload) for overload in getattr(torch.ops.aten, name).overloads()):
         kinds = [str(argument.type) for argument in op._schema.arguments]
         if "Optional[Device]" in kinds and not any("Tensor" in kind for kind in kinds):
