@@ -63,6 +63,14 @@ def test_the_step_time_without_data_loading_is_shown_if_a_step_waits_for_data(lo
     assert ("without data loading" in repr(compared)) == shown
 
 
+def test_a_replay_that_loads_data_on_this_machine_has_no_error_of_the_step_time_with_data_loading() -> None:
+    """GIVEN a recorded step of 100 us with 20 us of data loading, and a replay of 83.8 us WHEN the step time without data
+    loading is judged THEN the table shows the difference of 16.2 us, but no error in percent, which would only show how fast
+    this machine loads data."""
+    (row,) = [line for line in _text(a_replay()).splitlines() if line.startswith("step time with data loading")]
+    assert row.split()[-3:] == ["-16.2", "µs", "-"]
+
+
 def test_diff_brief_shows_verdict_four_figures_and_caveats() -> None:
     found = a_replay()
     text = diff_text(found, "v100.msgpack", "this replay", details=False, next_step="trace diff a b --details")
