@@ -62,6 +62,7 @@ class RegionGraph:
         _keep_constants(graph.graph)
         graph.recompile()
         _LazyGraphModule.force_recompile(graph)  # otherwise, each run of the graph would also count as a call of a module
+        _call_parts_directly(graph)
         self._run: Callable[[list[TorchAny]], TorchAny] = graph.forward
         self._is_backward = is_backward
         self._ranges = [f"{REGION}{region.name}"]
@@ -157,6 +158,15 @@ class RegionGraph:
         if not self._trains or self._is_backward:
             return frozenset()
         return _memory_of(value for i, value in enumerate(inputs) if i not in self._static_inputs)
+
+
+def _call_parts_directly(graph: TorchAny) -> None:
+    """Prevent that runs of the parts of a graph, such as the body of a `while_loop`, count as calls of the script's modules."""
+    for part in graph.modules():
+        if part is not graph and isinstance(part, torch.fx.GraphModule):
+            _LazyGraphModule.force_recompile(part)  # a later compilation would replace `__call__` again
+            own: TorchAny = type(part)  # each GraphModule has a class of its own
+            own.__call__ = lambda self, *args: self.forward(*args)
 
 
 def _keep_constants(graph: TorchAny) -> None:

@@ -26,7 +26,8 @@ Note [Calls of compiled functions]
     code. Other hooks report these calls. If the script has an optimizer, the first call of each function is therefore reported
     only after it has returned. If a hook reported something inside this call, neither this call nor later ones are reported. A
     function may be called with gradients for training and without gradients for validation, so the two kinds of calls are
-    distinguished.
+    distinguished. While torch.compile compiles a function, it may call modules that it has created, for example the body of a
+    `while_loop`. These calls are not reported.
 """
 
 from __future__ import annotations
@@ -289,6 +290,7 @@ class ScriptHooks:
         running_backward = self._torch._C._current_graph_task_id  # -1 outside backward passes
         within, since_backward = calls.within, SINCE_BACKWARD
         tracing, set_tracing = self._torch._C._get_tracing_state, self._torch._C._set_tracing_state
+        is_compiling = self._torch._guards.TracingContext.try_get
 
         # The argument must be called `self`, because torch.profiler looks for a local variable with this name.
         @patching.stands_for(call)
@@ -303,7 +305,7 @@ class ScriptHooks:
                         note(~len(place))
                 within[0] += 1
                 return call(self, *args, **kwargs)
-            if (listener := listening()) is None:
+            if (listener := listening()) is None or is_compiling():
                 return call(self, *args, **kwargs)
             marks = None if (marks_of := listener.module_marks) is None else marks_of(self)
             calls.inside = True if marks is None else marks

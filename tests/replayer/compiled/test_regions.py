@@ -275,7 +275,8 @@ for _ in range(3):
 
 
 def test_a_value_that_compiled_code_reads_is_copied_once() -> None:
-    """GIVEN a recorded call of `torch.cond` with one copy to the host THEN the replay has one copy, too."""
+    """GIVEN a recorded call of `torch.cond` with one copy to the host THEN the replay has one copy, too. The branches do not
+    count as modules of the script."""
     events = Events()
     for step in range(3):
         at = events.step_with_region(step)
@@ -289,6 +290,7 @@ def test_a_value_that_compiled_code_reads_is_copied_once() -> None:
         events.optimizer_step(at + 700, [[16, 8], [16, 8]])
     compiled = "lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))"
     made = replay_script(WITHOUT_GRADIENTS.format(compiled=compiled), events.trace())
+    assert not [name for name in made.strings.texts if name.startswith("nn.Module")]
     names = [made.strings[name] for name in made.device.name.tolist()]
     kernels = ["triton_per_fused_gt_sum_0", "triton_poi_fused_sin_1", "multi_tensor_apply_kernel"]
     assert [name for name in names if name != "aten::fill_"] == ["Memcpy DtoH (Device -> Pageable)", *kernels] * 3

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from traces.script.patching import PATCHES
 from traces.script.script_hooks import SINCE_BACKWARD, ModuleCalls, ScriptHooks, tensors_in
@@ -247,7 +249,7 @@ def test_each_module_call_is_reported_with_its_number_and_the_launch_count(is_op
     # workload.
     c = SimpleNamespace(_current_graph_task_id=lambda: task, _get_tracing_state=lambda: None, _set_tracing_state=None)
     c.DisableTorchFunction = torch._C.DisableTorchFunction
-    fake = SimpleNamespace(Tensor=torch.Tensor, strided=torch.strided, _C=c)
+    fake = SimpleNamespace(Tensor=torch.Tensor, strided=torch.strided, _C=c, _guards=torch._guards)
     fake.is_grad_enabled, fake.is_autocast_enabled, fake.autocast = (lambda: True), (lambda: False), torch.autocast
 
     def call(module: Module, x: object) -> str:
@@ -358,6 +360,22 @@ def test_a_compiled_function_call_is_reported_if_no_call_inside_it_is_reported()
         assert ("module", True) not in seen(both)
         with torch.no_grad():
             assert seen(both) == [("module", False), "returned"]
+
+
+def test_a_compiled_function_is_reported_although_its_compilation_calls_modules() -> None:
+    """GIVEN a script with an optimizer WHEN it calls a compiled function with `torch.cond`, and the compilation calls both
+    branches as modules THEN each call of the function is reported once."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], 0.1)
+    listener, optimizers = Listener(is_open=False), Optimizers()
+    optimizers.add(optimizer)
+    ScriptHooks(torch, lambda: listener, optimizers).module_calls(ModuleCalls())  # type: ignore[arg-type, return-value]
+    compiler: Any = aot_autograd(fw_compiler=lambda _graph, _inputs: make_boxed_func(lambda x: (x,)))
+    choose = torch.compile(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), backend=compiler)
+    for _ in range(3):
+        listener.seen.clear()
+        with torch.no_grad():
+            choose(torch.ones(2))
+        assert listener.seen == [("module", False), "returned"]
 
 
 def test_without_an_optimizer_each_call_of_a_compiled_function_is_reported() -> None:
