@@ -122,7 +122,7 @@ def test_an_estimated_step_time_does_not_include_evaluation_steps() -> None:
 
 def test_an_estimated_step_time_includes_rare_work_that_repeats() -> None:
     """GIVEN 12 training steps WHEN every fourth step takes 900 us and all other steps take 100 us THEN the estimated step time
-    is the average, 300 us."""
+    is the mean step time, 300 us."""
     trace = training(steps=12)
     trace.device.duration_ns[launch_steps(trace) % 4 == 3] *= 9
     assert step_ns(KnownTimes(WORKLOAD, 12, trace), A100) == 300 * US

@@ -77,7 +77,8 @@ def test_memory_freed_after_the_last_matrix_product_proves_nothing_about_workspa
 
 
 def test_ops_that_use_a_matrix_product_internally_are_found() -> None:
-    """GIVEN `mm` inside `cdist`, and a dilated convolution that calls cuBLAS THEN the outer ops also call cuBLAS."""
+    """GIVEN a `cdist` that contains `mm`, and a convolution that contains a dilated convolution THEN `cdist` and the outer
+    convolution also call cuBLAS."""
     product = Op("aten::mm", 30, 10, kernel=(40, 5))
     distance = Op("aten::cdist", 10, 50, children=[Op("aten::_euclidean_dist", 20, 30, children=[product])])
     product_in_cpp = Op("aten::slow_conv_dilated3d", 72, 10, kernel=(75, 5))

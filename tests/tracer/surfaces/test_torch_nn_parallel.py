@@ -135,7 +135,7 @@ def test_calling_data_parallel_or_replicate_is_a_forward_pass_of_the_module(note
     assert notes.forwards == [id(net)] * 2
 
 
-def test_calling_replicate_inside_a_module_begins_no_other_forward_pass(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicate_inside_a_module_does_not_begin_a_forward_pass(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_nn_parallel, "in_module", lambda: True)
     with pytest.raises((RuntimeError, AssertionError)):  # this machine has no GPU
         parallel.replicate(nn.Linear(2, 2), [0])

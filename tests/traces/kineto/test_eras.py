@@ -250,7 +250,8 @@ def test_ops_of_the_main_thread_are_not_part_of_another_threads_backward_pass(
 @pytest.mark.parametrize(("mark", "end_us"), [(RECORDERS_MARK, 45), ("", 30)])
 def test_the_backward_pass_of_a_recorded_step_ends_when_backward_returns(mark: str, end_us: int) -> None:
     """GIVEN an event of autograd's thread that ends at 30 us WHEN a call of the recorder at 45 us shows that `backward` has
-    returned THEN the backward pass ends at 45 us. In other profiles, such a call proves nothing."""
+    returned THEN the backward pass ends at 45 us. In a profile that the recorder did not make, the call at 45 us does not end
+    the backward pass."""
     trace = imported([
         op(f"ProfilerStep#0{mark}", 0, 100, cat="user_annotation"),
         op("aten::mse_loss", 10, 9),

@@ -59,8 +59,8 @@ def _without_overlaps(events: list[StepEvent]) -> list[StepEvent]:
 
 
 def _returns_ns(tables: RankTables, strings: Strings) -> list[int]:
-    """Return the times at which a phase of the recorder may have ended. At the end of a phase, the recorder asks whether the
-    stream is being captured. The list is empty if the recorder did not make the profile."""
+    """Return the times at which a phase of the recorder may have ended. At the end of a phase, the recorder asks CUDA whether
+    the stream is being captured. The list is empty if the recorder did not make the profile."""
     host = tables.host
     if not strings.matching(host.name, lambda name: name.endswith(RECORDERS_MARK)).any():
         return []
