@@ -382,7 +382,7 @@ def bytes_in(torch: Any, batch: Any) -> int | None:
 
 def tensors_in(torch: Any, batch: Any, around: tuple[int, ...] = ()) -> Iterator[Any]:
     """Yield the tensors in a batch. Sparse tensors and nested tensors are skipped. `around` contains the ids of all collections
-    that contain `batch`. With these ids, the function does not visit a collection that contains itself again."""
+    that contain `batch`. If a collection contains itself, the function does not visit the collection again."""
     if isinstance(batch, torch.Tensor):
         with torch._C.DisableTorchFunction():  # a `__torch_function__` of the script must not see these calls
             is_dense = batch.layout is torch.strided and not batch.is_nested
