@@ -1,9 +1,10 @@
-"""Provides legacy tensor types such as torch.cuda.FloatTensor.
+"""Provides legacy tensor types such as torch.cuda.FloatTensor, and checks the arguments of types such as torch.FloatTensor.
 
 Tensor = torch.cuda.FloatTensor if torch.cuda.is_available() else torch.FloatTensor
 valid = Tensor(64, 1).fill_(1.0)            # on cuda:0
 images.type(Tensor)                         # copied to cuda:0
 isinstance(valid, torch.cuda.FloatTensor)   # True
+torch.FloatTensor(valid)                    # TypeError: ... (got TensorOptions(dtype=float, device=cuda:0, ...
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from types import ModuleType
 import torch
 
 from replayer.errors import warn_once_at_script
+from replayer.tensor.storage import VirtualStorage, other_device
 from replayer.tensor.tensor import TYPES, VirtualTensor
+from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around
 
@@ -28,6 +31,38 @@ class _TensorType(type):
         if not isinstance(instance, torch.Tensor) or not instance.is_cuda or instance.dtype != cls.dtype:
             return False
         return instance.layout is cls.layout
+
+
+class _HostType(type):
+    """The class of the types that replace torch.FloatTensor and similar types. PyTorch defines its types in C++, where errors
+    name the device "lazy"."""
+
+    of_torch: TorchAny
+
+    def __call__(cls, *args: TorchAny, **options: TorchAny) -> TorchAny:
+        storage = getattr(args[0], "_untyped_storage", args[0]) if args else None
+        if isinstance(storage, VirtualStorage):
+            raise other_device(torch.empty(0, device="cpu"), storage)
+        try:
+            return cls.of_torch(*args, **options)
+        except (RuntimeError, TypeError) as error:
+            raise in_words_of_cuda(error) from None
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.of_torch)
+
+    def __getattr__(cls, name: str) -> TorchAny:
+        return getattr(cls.of_torch, name)
+
+    def __repr__(cls) -> str:
+        return repr(cls.of_torch)
+
+
+_HostType.__module__, _HostType.__name__, _HostType.__qualname__ = "torch", "tensortype", "tensortype"
+
+
+def _known_to_torch(kind: TorchAny) -> TorchAny:
+    return kind.of_torch if isinstance(kind, _HostType) else kind
 
 
 _LEGACY = (
@@ -66,6 +101,8 @@ def install(torch_module: ModuleType) -> None:
     dtypes = {name: dtype for name, dtype in TYPES.items() if not dtype.is_complex}
     types = {name: _TensorType(name, (), {**namespace, "dtype": dtype}) for name, dtype in dtypes.items()}
     patch(torch_module.cuda, **types)
+    host_types = {name: {"of_torch": vars(torch_module)[name], "__module__": "torch"} for name in dtypes}
+    patch(torch_module, **{name: _HostType(name, (), attributes) for name, attributes in host_types.items()})
     sparse: TorchAny = torch_module.cuda.sparse
     namespace = {"__new__": _make_sparse, "__module__": "torch.cuda.sparse", "layout": torch.sparse_coo}
     kinds = {name: dtype for name, dtype in dtypes.items() if hasattr(sparse, name)}
@@ -79,7 +116,7 @@ def install(torch_module: ModuleType) -> None:
             raise ValueError(f"invalid type: '{dtype}'")
         if known is not None:
             return self.to("cuda" if not self.is_cuda else self.device, known.dtype, non_blocking=non_blocking)
-        type_name = convert(self, dtype, non_blocking, **options)
+        type_name = convert(self, _known_to_torch(dtype), non_blocking, **options)
         return type_name.replace("torch.lazy.", "torch.cuda.") if isinstance(type_name, str) else type_name
 
     def set_default_tensor_type(set_default_type: TorchAny, tensor_type: TorchAny) -> None:
@@ -106,3 +143,4 @@ def install(torch_module: ModuleType) -> None:
     patch_around(torch_module.Tensor, type=to_type)
     patch_around(VirtualTensor, type=to_type)
     patch_around(torch_module, set_default_tensor_type=set_default_tensor_type)
+    patch_around(torch_module._C, _set_default_tensor_type=lambda set_, kind: set_(_known_to_torch(kind)))

@@ -249,6 +249,33 @@ for layer in (nn.Conv2d(3, 1, 1), nn.Linear(3, 1)):
 
 
 @VALUES
+def test_legacy_types_of_the_cpu_reject_gpu_tensors_and_storages(values: str, tmp_path: Path) -> None:
+    """PyTorch's C++ constructors name the device of the tensor in their errors."""
+    code = """
+x = torch.ones(2, device="cuda")
+message = said(lambda: torch.HalfTensor(x))
+print(message[message.index("(got"):message.index(", layout", message.index("(got"))])
+print(said(lambda: torch.HalfTensor(x.untyped_storage())))
+kind = torch.FloatTensor
+print(kind, type(kind).__name__, kind.dtype, isinstance(x, kind), isinstance(x.cpu(), kind), kind([3, 4]).tolist())
+print(x.type(kind).device, x.half().type(kind).dtype, torch.ones(2).type() == f"{kind.__module__}.{kind.__name__}")
+torch.set_default_tensor_type(torch.DoubleTensor)
+print(torch.ones(1).dtype)
+torch.set_default_tensor_type("torch.HalfTensor")
+print(torch.ones(1).dtype)
+"""
+    assert _run(code, values, tmp_path) == [
+        "(got TensorOptions(dtype=float, device=cuda:0",
+        'RuntimeError: Attempted to set the storage of a tensor on device "cpu" to a storage on different device "cuda:0".  '
+        "This is no longer allowed; the devices must match.",
+        "<class 'torch.FloatTensor'> tensortype torch.float32 False True [3.0, 4.0]",
+        "cpu torch.float32 True",
+        "torch.float64",
+        "torch.float16",
+    ]
+
+
+@VALUES
 def test_a_kernel_of_the_script_replaces_the_cuda_kernel_of_an_op(values: str, tmp_path: Path) -> None:
     """PyTorch's own op of zeros returns ones."""
     code = """
