@@ -27,7 +27,8 @@ _MAX_STEPS = 4
 # the next op in the step
 Event = tuple[AllocationHandle, int, int, int, int]
 
-# An entry contains: frees before the request, bytes, stream, handle. The last entry has only frees.
+# An entry contains: handles that are freed before the request, and the request's bytes, stream and handle. The last entry
+# contains only freed handles.
 Expected = tuple[list[AllocationHandle], int, int, AllocationHandle | None]
 NO_REQUEST = -1  # no request has this size
 

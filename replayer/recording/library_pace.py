@@ -169,7 +169,7 @@ class LibraryPace:
         self._running = None
 
     def autocast_entered(self, dtype: str) -> None:
-        """Search the library for the running model's times with autocast, because the model's `forward` has entered autocast.
+        """Take the library's times in half precision for the running model, because the model's `forward` has entered autocast.
         Raises NotInLibrary if the library has no times with autocast for the model."""
         if self._running is None or self._running[1].autocast != "off":
             return

@@ -181,7 +181,7 @@ def test_missing_permission_to_lock_memory_is_reported_once_next_to_the_results(
     assert done.returncode == 0, done.stderr
     assert "; pinning takes " in done.stdout
     [line] = [line for line in done.stderr.splitlines() if "page-locked" in line]
-    assert "(RLIMIT_MEMLOCK) is 0 bytes" in line and "ulimit -l unlimited" in line
+    assert "RLIMIT_MEMLOCK of 0 bytes" in line and "ulimit -l unlimited" in line
 
 
 def test_a_network_missing_from_the_library_is_estimated_on_request(tmp_path: Path) -> None:

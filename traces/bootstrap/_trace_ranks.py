@@ -119,7 +119,7 @@ def _skip_static_destructors() -> None:
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
         return
-    # At exit, the C library calls the handler that was registered last first. It therefore calls `fflush` and then `_exit`.
+    # At exit, the C library calls handlers in reverse order of their registration: first `fflush`, then `_exit`.
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 

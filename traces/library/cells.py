@@ -234,7 +234,7 @@ def fault(cell: LibraryCell) -> str | None:
     for name in _MEMORY:
         column = getattr(cell, name)
         if len(column) not in (0, len(cell.memory_batches)) or (column < 0).any():
-            return f"{name} does not fit its {len(cell.memory_batches)} batch sizes"
+            return f"{name} must have {len(cell.memory_batches)} values of at least 0, one per batch size"
     if cell.out_of_memory_batch is not None and cell.out_of_memory_batch <= cell.last_batch:
         return f"out of memory at batch {cell.out_of_memory_batch}, but batch {cell.last_batch} was measured"
     return None

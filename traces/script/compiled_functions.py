@@ -157,7 +157,7 @@ def _is_of_python(file: str) -> bool:
 
 def _wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
     """Wrap PyTorch's function that compiles a Python frame. PyTorch searches the call stack for functions of the file
-    convert_frame.py, so the wrapper gets that file name too."""
+    convert_frame.py, so the code object of the wrapper is also given this file name."""
     convert = convert_frame.CatchErrorsWrapper.__call__
 
     def called(self: Any, *args: Any) -> Any:

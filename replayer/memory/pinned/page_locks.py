@@ -65,7 +65,7 @@ def _reason(size_bytes: int, errno: int) -> str:
     if limit_bytes == resource.RLIM_INFINITY:
         return f"mlock of {size_text(size_bytes)}: {os.strerror(errno)}"
     return (
-        f"the limit on locked memory (RLIMIT_MEMLOCK) is {size_text(limit_bytes)} and {size_text(size_bytes)} more are needed"
+        f"{size_text(size_bytes)} more locked memory is needed than the limit RLIMIT_MEMLOCK of {size_text(limit_bytes)} allows"
         f" ({os.strerror(errno)}); raise it with `ulimit -l unlimited`, LimitMEMLOCK=infinity (systemd) or"
         " `docker run --ulimit memlock=-1`"
     )

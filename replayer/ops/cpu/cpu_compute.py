@@ -104,7 +104,8 @@ def _in_capture(capture: GraphCapture, compute: Callable[[], TorchAny], written:
 
 
 def now_or_at_replays(compute: Callable[[], object], written: list[torch.Tensor], device: int) -> None:
-    """Call `compute`, which writes to the payloads `written`. If a CUDA graph is being captured, each replay calls it again."""
+    """Call `compute`, which writes to the payloads `written`. If a CUDA graph is being captured, each launch of the graph will
+    call `compute` again."""
     capture = _capturing(device)
     if capture is None:
         compute()

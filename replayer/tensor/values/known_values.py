@@ -133,7 +133,7 @@ def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
 
 
 _aten = torch.ops.aten
-# On CUDA, the ops in REJECTING read values on the host. They raise the same errors as on the CPU.
+# On CUDA, these ops copy values to the host to check them, and raise the same errors as on the CPU.
 REJECTING: frozenset[Op] = frozenset({
     *(_aten.histc.default, _aten.segment_reduce.default, _aten.searchsorted.Tensor, _aten.searchsorted.Scalar),
     *(_aten.multinomial.default, _aten.normal.float_Tensor, _aten.normal.Tensor_Tensor, _aten._linalg_check_errors.default),

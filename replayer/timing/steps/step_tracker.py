@@ -163,8 +163,7 @@ class StepTracker:
         self.script.op(thread, phase_class, now_ns)
         self._see_phase()
         segment = self.segment
-        # No segment is open for an op of another thread. No segment is open either for the first op after a step that ended in
-        # a named phase.
+        # `segment` is None for an op of another thread, and for the first op after a step that ended in a named phase.
         if segment is None:
             segment = self._begin(self.script.thread or thread, self.script.current or "other")
         return segment

@@ -22,7 +22,7 @@ from tests.replayer.fake_gpu import use
 
 
 @pytest.mark.parametrize("name", ["int8", "float64"])
-def test_overlapping_slices_are_rejected_as_by_torch(name: str) -> None:
+def test_the_virtual_gpu_rejects_the_same_overlapping_slices_as_torch(name: str) -> None:
     """GIVEN two slices of one tensor WHEN one is added to the other THEN the virtual GPU rejects the call if the CPU does. All
     pairs of slices with equal lengths are tested."""
     data = torch.ones(7, dtype=getattr(torch, name))

@@ -531,7 +531,7 @@ def test_a_step_with_a_captured_cuda_graph_keeps_the_phases_of_the_recorder() ->
     assert trace.phases.duration_ns[rows[1]].sum() == trace.steps.duration_ns[numbers[1] - 100]
 
 
-def test_a_step_keeps_the_recorders_phases_if_its_profile_shows_no_forward_pass() -> None:
+def test_a_step_without_a_profiled_forward_pass_keeps_the_recorded_phases() -> None:
     """GIVEN a recorder that saw a forward pass in the second step WHEN the profile of this step shows no forward pass THEN only
     this step keeps the phases of the recorder."""
     profile = training(steps=3)

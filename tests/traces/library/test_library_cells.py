@@ -389,8 +389,14 @@ TWO = np.array([1, 2])
         ({"phases_ns": {"forward": np.array([0, 1, -1])}}, "forward is negative"),
         ({"phases_ns": {"forward": np.array([0, 1, 1])}}, None),
         ({"memory_batches": TWO, "peak_bytes": TWO}, None),
-        ({"memory_batches": TWO, "peak_bytes": np.array([1])}, "peak_bytes does not fit its 2 batch sizes"),
-        ({"memory_batches": TWO, "peak_bytes": np.array([1, -1])}, "peak_bytes does not fit its 2 batch sizes"),
+        (
+            {"memory_batches": TWO, "peak_bytes": np.array([1])},
+            "peak_bytes must have 2 values of at least 0, one per batch size",
+        ),
+        (
+            {"memory_batches": TWO, "peak_bytes": np.array([1, -1])},
+            "peak_bytes must have 2 values of at least 0, one per batch size",
+        ),
         ({"memory_batches": np.array([2, 2]), "peak_bytes": TWO}, "batch sizes must be positive and increase"),
         ({"out_of_memory_batch": 4}, "out of memory at batch 4, but batch 4 was measured"),
         ({"out_of_memory_batch": 5}, None),

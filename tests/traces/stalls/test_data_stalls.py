@@ -205,7 +205,7 @@ def test_stalls_reports_that_the_machine_was_busy_in_the_first_run() -> None:
     assert stalls_of(run_of(20.5), run_of(20), [loading(10)], 2, []).notes == []
 
 
-def test_stalls_reports_how_much_of_the_gpu_speed_is_overhead_of_the_machine() -> None:
+def test_stalls_reports_the_share_of_a_step_that_is_overhead_of_this_machine() -> None:
     ready = run_of(20)
     for lag_ms, notes in ((1, []), (5, ["25% of a step at GPU speed is overhead of this machine: more workers may be"])):
         ready.runs = {0: Run(REPLAY, replay=ReplayNotes(host=HostFigures(lag_ns_per_step=lag_ms * MS)))}

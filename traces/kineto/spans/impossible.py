@@ -82,8 +82,8 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
 
 def ends_after_wait(spans: DeviceSpans, host: HostSpans, waits_for_all: Column, waited_for: Column) -> Column:
     """Find work with a wrong end time. The end time of GPU work is wrong if it is later than the return of a CUDA call that
-    waited for the work. `waits_for_all` marks CUDA calls that wait for all work of the GPU. `waited_for` marks copies that are
-    complete when the CUDA call that started the copy returns."""
+    waited for the work. `waits_for_all` marks CUDA calls that wait for all work of the GPU. `waited_for` marks copies whose
+    CUDA call returns only after the copy."""
     returned_ns = np.append(host.end_ns, np.iinfo(np.int64).max - CLOCKS_APART_NS)[spans.launch]
     found: Column = waited_for & (spans.end_ns > returned_ns + CLOCKS_APART_NS)
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
