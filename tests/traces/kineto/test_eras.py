@@ -247,23 +247,6 @@ def test_ops_of_the_main_thread_are_not_part_of_another_threads_backward_pass(
     assert [phase for phase in phases if phase[0] == "loss"] == [("loss", 0, 10), *between]
 
 
-@pytest.mark.parametrize(("mark", "end_us"), [(RECORDERS_MARK, 45), ("", 30)])
-def test_the_backward_pass_of_a_recorded_step_ends_when_backward_returns(mark: str, end_us: int) -> None:
-    """GIVEN an event of autograd's thread that ends at 30 us WHEN a call of the recorder at 45 us shows that `backward` has
-    returned THEN the backward pass ends at 45 us. In a profile that the recorder did not make, the call at 45 us does not end
-    the backward pass."""
-    trace = imported([
-        op(f"ProfilerStep#0{mark}", 0, 100, cat="user_annotation"),
-        op("aten::mse_loss", 10, 9),
-        op("autograd::engine::evaluate_function: MseLossBackward0", 20, 10, tid=8),
-        op("cudaStreamIsCapturing", 45, 1, cat="cuda_runtime"),
-        op("Optimizer.step#SGD.step", 50, 20, cat="user_annotation"),
-        op("cudaStreamIsCapturing", 72, 1, cat="cuda_runtime"),
-    ])  # fmt: skip
-    (backward,) = np.flatnonzero(trace.phases.name == trace.strings.find("backward"))
-    assert trace.phases.end_ns[backward] - trace.steps.start_ns[0] == end_us * 1000
-
-
 def test_used_gpus_are_listed_and_visible_gpus_are_counted() -> None:
     properties = [{"id": i, "name": f"GPU {i}", "totalGlobalMem": 10 + i, "numSms": 80} for i in range(4)]
     trace = imported([kernel(1, 0, device=2)], deviceProperties=properties)
