@@ -78,7 +78,7 @@ def test_the_error_says_how_to_raise_the_limit(tmp_path: Path, monkeypatch: pyte
         load(path)
 
     assert str(error.value) == (
-        f"{path}: not a readable trace at byte 17: rows and texts of 268 MB or more, from a file of 10 kB;"
+        f"{path}: not a readable trace at byte 17: rows and texts that take 268 MB or more in memory, from a file of 10 kB;"
         " the limit is 68.4 MB. If you trust the file, set TRACE_UNPACK_LIMIT_MB=1074"
     )
     monkeypatch.setenv("TRACE_UNPACK_LIMIT_MB", "2000")

@@ -190,7 +190,7 @@ class Assembly:
 
     def _grow(self, more_bytes: int) -> None:
         self._unpacked_bytes += more_bytes
-        self._limit.check(self._unpacked_bytes, f"rows and texts of {size_text(self._unpacked_bytes)} or more")
+        self._limit.check(self._unpacked_bytes, f"rows and texts that take {size_text(self._unpacked_bytes)} or more in memory")
 
     def trace(self) -> Trace:
         values = self._header()

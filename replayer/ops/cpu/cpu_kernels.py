@@ -16,7 +16,7 @@ from torch._decomp import decomposition_table
 from replayer.ops.cpu import attention
 from replayer.ops.cpu.wider_dtypes import in_wider_dtypes, on_meta
 from replayer.ops.data_dependent import repeated
-from replayer.tensor.planning.shape_rules import require_training
+from replayer.tensor.planning.shape_rules import RULES, require_training
 from replayer.tensor.values.cuda_only_ops import CUDA_ONLY
 from replayer.torch_types import TorchAny, TorchFunction
 
@@ -197,6 +197,8 @@ def _checked_on_meta(op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> Torch
 
 FORMS: dict[TorchAny, TorchFunction] = {
     **CUDA_ONLY,
+    # the CPU's convolutions do not always keep the memory format, for example conv3d in float16
+    **{op.default: RULES[op.default] for op in (aten.convolution, aten.convolution_backward)},
     aten.histc.default: _histc,
     aten._scaled_mm.default: partial(_checked_on_meta, aten._scaled_mm.default),
     **{op: partial(_on_copy, op) for op in (aten.cumsum.out, aten.cumprod.out, aten.logcumsumexp.out, aten.topk.values)},

@@ -67,7 +67,7 @@ def test_a_saved_trace_is_long_enough_for_its_own_memory_limit(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("streams", "largest"), [(0, "rows and texts of"), (40, "42 threads, devices, streams and loaders")]
+    ("streams", "largest"), [(0, "rows and texts that take"), (40, "42 threads, devices, streams and loaders")]
 )
 @pytest.mark.parametrize(("less_bytes", "fits"), [(0, True), (1, False)])
 def test_the_memory_limit_includes_rows_and_texts_and_tracks(

@@ -425,6 +425,21 @@ def test_cudnn_convolutions_agree_with_torch() -> None:
         torch.testing.assert_close(FORMS[packet.default](*args), expected)
 
 
+def test_a_convolution_in_float16_keeps_the_memory_format_channels_last_3d() -> None:
+    """A convolution of 8 ones per channel has the result 8 * 8 = 64, and each input has the gradient 4."""
+    x, weight = (torch.ones(4, 8, 2, 2, 2, dtype=torch.float16).contiguous(memory_format=torch.channels_last_3d) for _ in "xw")
+    options = [1, 1, 1], [0, 0, 0], [1, 1, 1], False, [0, 0, 0], 1
+    out = FORMS[aten.convolution.default](x, weight, None, *options)
+    assert out.shape == (4, 4, 1, 1, 1) and (out == 64).all()
+    padded = FORMS[aten.convolution.default](x, weight, None, [1, 1, 1], [1, 1, 1], *options[2:])
+    assert padded.shape == (4, 4, 3, 3, 3) and padded.is_contiguous(memory_format=torch.channels_last_3d)
+    of_x, of_weight, of_bias = FORMS[aten.convolution_backward.default](
+        torch.ones_like(out), x, weight, None, *options, [True, True, False]
+    )
+    assert (of_x == 4).all() and (of_weight == 4).all() and of_bias is None
+    assert of_x.is_contiguous(memory_format=torch.channels_last_3d)
+
+
 def test_cudnn_batch_norm_and_samplers_agree_with_torch() -> None:
     torch.manual_seed(0)
     x, grid, theta = torch.randn(2, 3, 4, 4, requires_grad=True), torch.rand(2, 5, 5, 2), torch.randn(2, 2, 3)
