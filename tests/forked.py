@@ -22,6 +22,8 @@ def printed_in_fork(program: str, *words: str) -> str:
         with os.fdopen(writer, "w") as out:
             try:
                 sys.argv = ["-c", *words]
+                if (torch := sys.modules.get("torch")) is not None:
+                    torch.set_num_threads(1)  # a fork does not have the threads of OpenMP, so OpenMP would wait for ever
                 with redirect_stdout(printed):
                     exec(compile(program, "<program>", "exec"), {"__name__": "__main__"})
                 status = 0
