@@ -161,7 +161,7 @@ class RegionGraph:
 
 
 def _call_parts_directly(graph: TorchAny) -> None:
-    """Prevent that runs of the parts of a graph, such as the body of a `while_loop`, count as calls of the script's modules."""
+    """Make the parts of a graph, such as the body of a `while_loop`, run without counting as calls of the script's modules."""
     for part in graph.modules():
         if part is not graph and isinstance(part, torch.fx.GraphModule):
             _LazyGraphModule.force_recompile(part)  # a later compilation would replace `__call__` again

@@ -107,7 +107,7 @@ class Predictor:
         self._peak_bytes = max((peak.peak_allocated_bytes for peak in peaks), default=0) or None
         self._known: dict[tuple[Conditions, float], tuple[Scaling, Trace, float]] = {}
         self._splits: dict[Conditions, TensorSplit] = {}
-        # All predictions of a sweep with the same host speed and the same time for loading share this trace.
+        # All predictions with the same host speed and the same loading time share this trace.
         self._on_same_gpu = cache(self._with_recorded_kernel_times)
 
     def predict(self, conditions: Conditions, *, strict: bool = False) -> Prediction:

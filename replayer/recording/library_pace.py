@@ -182,8 +182,8 @@ class LibraryPace:
             self._of_another(match, batch_of(with_autocast), trains)
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return a memory limit in bytes if the script's batch did not fit on the real GPU. With this limit, the virtual GPU
-        runs out of memory, too. Return None if the batch fitted."""
+        """If the script's batch did not fit on the real GPU, return a memory limit in bytes with which the virtual GPU runs out
+        of memory, too. Return None if the batch fitted."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None

@@ -127,8 +127,8 @@ class Simulator:
         position_ns: int,
         now_ns: int,
     ) -> tuple[int, int]:
-        """Move the thread to the end of the op. Return the start of the op, and the time of the replay at which the recorded
-        segment would have begun."""
+        """Advance the time of the thread to the end of the op. Return the start of the op, and the time of the replay at which
+        the recorded segment would have begun."""
         from_ns, to_ns, thread.after_wait_ns = instance.start_ns, instance.end_ns, instance.after_wait_ns
         is_beside = thread.is_beside(self.tracker.script.thread)
         is_of_other_phase = instance.of_other_phase or is_beside

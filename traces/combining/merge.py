@@ -182,7 +182,8 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
 
 
 def _cut_otherwise(recording: Trace, joined: Trace, own: Column) -> list[str]:
-    # The profiler's cost is measured in training steps. An evaluation step that compiles code may take longer than all others.
+    # Only training steps show how much the profiler slows the script. An evaluation step that compiles code may take longer
+    # than all other steps.
     trains = recording.steps.kind[own] != StepKind.EVALUATION
     own = own[trains] if trains.any() else own
     seen_ns, whole_ns = (

@@ -224,7 +224,7 @@ def _judged(
     """Compare figures, such as step time and GPU time, with the tolerance. Return three results: the name of the figure that
     decides, the names of all known figures, and True if these figures are within the tolerance. The third result is None if it
     is uncertain."""
-    # If the GPU worked only in the second trace, the error is infinite.
+    # If the GPU worked only in the second trace, the relative difference of the GPU time is infinite.
     errors = {name: inf if of.recorded_ns == 0 and of.replayed_ns else of.error for name, of in figures.items()}
     known = {name: abs(error) for name, error in errors.items() if error is not None}
     beyond = [name for name, error in known.items() if error > tolerance]

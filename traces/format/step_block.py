@@ -31,7 +31,8 @@ class StepBlock(NamedTuple):
     kind: int
     steps: int
     times: int  # number of boundaries of a step after its start; the last boundary is the step's end
-    # for each phase of a step: its name, and the numbers of the boundaries where the phase begins and ends. Boundary 0 is the
+
+    # For each phase of a step: its name, and the numbers of the boundaries where the phase begins and ends. Boundary 0 is the
     # start of the step.
     names: Sequence[int]
     begins: Sequence[int]

@@ -32,7 +32,7 @@ _OF_A_NUMBER = re.compile(r"must be in range|out of bounds|without overflow")
 def may_be_wider(func: Op, args: list[TorchAny], kwargs: Kwargs, refused: Exception) -> bool:
     text, dtypes = str(refused), _dtypes(args, kwargs)
     if not isinstance(refused, NotImplementedError) and compares_dtypes(refused):
-        return False  # In wider dtypes, which are equal, the op would not raise its error about unequal dtypes.
+        return False  # A conversion to one wider dtype would hide the op's error about different dtypes.
     if fits_in_float(func, text) or (re.search("low precision|MKL FFT", text) and dtypes & _LOW_PRECISION.keys()):
         return True
     if _OF_A_NUMBER.search(text):

@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable
 
-HALF_AFTER = 100  # after this number of training steps, an assumed loss is half of its first value
+# After this number of training steps, an assumed loss is half of its first value.
+HALF_AFTER = 100
+
 # A line of the script may read this number of values without new data from the host. Each further value is half of the previous
 # value.
 WITHOUT_DATA = 97

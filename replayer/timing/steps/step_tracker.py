@@ -163,7 +163,8 @@ class StepTracker:
         self.script.op(thread, phase_class, now_ns)
         self._see_phase()
         segment = self.segment
-        # `segment` is None for an op of another thread, and for the first op after a step that ended in a named phase.
+        # No segment is open for an op of another thread. After a step that ended inside a named phase, no segment is open for
+        # the first op either.
         if segment is None:
             segment = self._begin(self.script.thread or thread, self.script.current or "other")
         return segment
@@ -346,8 +347,8 @@ class StepTracker:
     def _leave_loader(self, thread: HostThread, ended_ns: int) -> None:
         segment = self.segment
         self._loader_ns += ended_ns - self._begun_ns
-        # If a call of the loader returns no batch, the next step is not yet known. The recorded wait then happens in the
-        # loader's next call or at the end of the phase.
+        # If a call of the loader returns no batch, an evaluation step may follow instead of a training step. The script then
+        # waits for the recorded time in the loader's next call, or at the end of the phase.
         if segment is not None and segment.recorded is not None and not self._failed:
             thread.position_in(segment, segment.position_ns)
             segment.mark_reached(thread, segment.recorded.host_ns)

@@ -130,7 +130,7 @@ def test_steps_with_a_compilation_are_warm_up_steps(monkeypatch: pytest.MonkeyPa
     assert kinds(stage) == "WWSWS"
 
 
-def test_a_batch_loaded_without_gradients_gets_the_copy_time_of_evaluation_steps() -> None:
+def test_copies_of_a_batch_take_other_times_in_training_than_in_validation() -> None:
     """GIVEN two epochs of training and validation WHEN validation runs under no_grad THEN each copy takes 8 us in training and
     4 us in validation, as recorded."""
     stage = Stage(recording_of([TRAIN, TRAIN, EVALUATION, EVALUATION] * 2))

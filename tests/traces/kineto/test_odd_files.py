@@ -585,7 +585,7 @@ def test_steps_are_found_on_the_gpu_timeline_if_there_are_no_host_events(
 # --- files of other exporters
 
 
-def test_tasks_of_an_npu_are_device_work_with_launches_and_waits() -> None:
+def test_the_tasks_in_a_profile_of_torch_npu_are_imported_as_kernels() -> None:
     """GIVEN a profile of torch_npu, which writes times as text and tasks without categories THEN an op launches a kernel, and
     the host waits for it."""
 
