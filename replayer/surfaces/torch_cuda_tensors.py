@@ -101,8 +101,9 @@ def install(torch_module: ModuleType) -> None:
     dtypes = {name: dtype for name, dtype in TYPES.items() if not dtype.is_complex}
     types = {name: _TensorType(name, (), {**namespace, "dtype": dtype}) for name, dtype in dtypes.items()}
     patch(torch_module.cuda, **types)
-    host_types = {name: {"of_torch": vars(torch_module)[name], "__module__": "torch"} for name in dtypes}
-    patch(torch_module, **{name: _HostType(name, (), attributes) for name, attributes in host_types.items()})
+    host_types = {name: vars(torch_module)[name] for name in dtypes}
+    checked = {name: _HostType(name, (), {"of_torch": of, "__module__": "torch"}) for name, of in host_types.items()}
+    patch(torch_module, **checked)
     sparse: TorchAny = torch_module.cuda.sparse
     namespace = {"__new__": _make_sparse, "__module__": "torch.cuda.sparse", "layout": torch.sparse_coo}
     kinds = {name: dtype for name, dtype in dtypes.items() if hasattr(sparse, name)}
@@ -123,9 +124,10 @@ def install(torch_module: ModuleType) -> None:
         known = _named(types, tensor_type)
         if known is None:
             torch_module.set_default_device(None)
-            set_default_type(tensor_type)
+            name = tensor_type.removeprefix("torch.") if isinstance(tensor_type, str) else ""
+            set_default_type(host_types.get(name) or _known_to_torch(tensor_type))
         else:
-            set_default_type(f"torch.{known.__name__}")  # this call prints PyTorch's warning, and sets the default dtype
+            set_default_type(host_types[known.__name__])  # this call prints PyTorch's warning, and sets the default dtype
             torch_module.set_default_device("cuda")
             if torch_module.Tensor.__new__ is not make_default:
                 import_module("torch._dynamo")  # torch._dynamo must be imported before the method is replaced
@@ -143,4 +145,3 @@ def install(torch_module: ModuleType) -> None:
     patch_around(torch_module.Tensor, type=to_type)
     patch_around(VirtualTensor, type=to_type)
     patch_around(torch_module, set_default_tensor_type=set_default_tensor_type)
-    patch_around(torch_module._C, _set_default_tensor_type=lambda set_, kind: set_(_known_to_torch(kind)))
