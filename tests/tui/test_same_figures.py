@@ -109,7 +109,9 @@ def test_every_output_shows_the_same_figures_for_a_pair_of_traces(
         names = f"recorded_{of.average}_ns", f"replayed_{of.average}_ns", "error"
         assert [facts[key][name] for name in names] == [of.recorded_ns, of.replayed_ns, of.error]
         if of.recorded_ns is not None and of.replayed_ns is not None:
-            cells = time_text(of.recorded_ns), time_text(of.replayed_ns), error_text(of.error)
+            cells = [time_text(of.recorded_ns), time_text(of.replayed_ns)]
+            if key != "steps" or not (comparison.waits_for_data and "compute_side" in comparison.judged_figures):
+                cells.append(error_text(of.error))  # `trace diff` shows no error of a step time that includes data loading
             assert all(cell in output for output in outputs for cell in cells)
     verdict, causes = verdict_sentences(comparison)[0][0], cause_texts(comparison)
     assert all(text in output for output in outputs for text in (verdict, *causes))
