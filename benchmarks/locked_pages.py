@@ -29,7 +29,7 @@ from pathlib import Path
 
 BUFFER_BYTES = 4 << 20
 EPOCHS = 3
-FILE_OF_RING = 2.5  # size of the data relative to the ring, so that the data never fits into the remaining memory
+FILE_OF_RING = 2.5  # The data is this many times as large as the ring, so the data never fits into the remaining memory.
 CGROUPS = Path("/sys/fs/cgroup")
 
 

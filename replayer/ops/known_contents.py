@@ -25,9 +25,6 @@ def _is_unknown_mask(index: torch.Tensor | None) -> bool:
     return index is not None and index.dtype is torch.bool and known_values.known_values(index) is None
 
 
-_SINCE_2_9 = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 9)
-
-
 def selected_by(source: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
     """Return `source[indices]` for meta tensors. Raise PyTorch's error if the indices cannot be broadcast."""
     try:
@@ -163,7 +160,7 @@ def require_mask_shape(source: torch.Tensor, mask: torch.Tensor, first: int) -> 
 def indices_on_device(beside: TorchAny, indices: Sequence[TorchAny], tensor_class: type) -> list[torch.Tensor | None]:
     """Copy indices from the host to the GPU. A mask on the host is first converted to the positions of its True elements.
 
-    PyTorch 2.9 and later do not wait until the positions of a mask are copied (ATen/native/IndexingUtils.h).
+    As in PyTorch, the host does not wait until the positions of a mask are copied (ATen/native/IndexingUtils.h).
     """
     moved: list[torch.Tensor | None] = []
     for index in indices:
@@ -177,9 +174,7 @@ def indices_on_device(beside: TorchAny, indices: Sequence[TorchAny], tensor_clas
             moved.append(index.to(device))
             continue
         require_mask_shape(beside, index, sum(1 if each is None or not is_mask(each) else each.dim() for each in moved))
-        positions = index.nonzero()
-        on_device = positions.pin_memory().to(device, non_blocking=True) if _SINCE_2_9 else positions.to(device)
-        moved += on_device.unbind(1)
+        moved += index.nonzero().pin_memory().to(device, non_blocking=True).unbind(1)
     return moved
 
 

@@ -184,7 +184,7 @@ def _sizes_of_inputs(recorded: Shapes, inputs: Shapes) -> dict[int, int]:
 
 
 def _sizes_in_graph(call: RecordedCall, graph_ops: GraphOps) -> dict[int, int]:
-    """Return a dict from recorded sizes to the sizes in the graph, for sizes that differ between ops of the same kind."""
+    """Return which recorded size becomes which size of the graph. The sizes of ops of the same kind are compared."""
     is_alike = _similarity(call.ops, graph_ops) > 0 or _likeness(call.ops, graph_ops) >= _ALIKE
     if call.launches_graph or not is_alike:
         return {}

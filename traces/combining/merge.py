@@ -17,8 +17,8 @@ Note [Forward passes that a profile does not show]
     step in which it found more forward passes keeps the recorder's phases.
 
 Note [The end of a backward pass]
-    In a profile, a backward pass ends with its last event. The script goes on later, for example because a thread of autograd
-    still holds Python's lock. The recorder knows when `backward` returned. The backward pass of a profiled step therefore ends
+    A profile shows the last event of a backward pass. `backward` returns later, for example because a thread of autograd still
+    holds Python's lock. The recorder knows when `backward` returned. The backward pass of a profiled step therefore ends
     at this time if the script's thread has no event in between. Otherwise this time would belong to the next phase in profiled
     steps, but to the backward pass in clean steps.
 """

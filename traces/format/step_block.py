@@ -39,7 +39,7 @@ class StepBlock(NamedTuple):
     ends: Sequence[int]
     times_ns: Sequence[int] | Column  # start of the first step, then the boundaries of each step
     device: int = NONE
-    # like `times`, `begins`, `ends` and `times_ns`, for the times at which the device reached CUDA events
+    # The next four fields are like `times`, `begins`, `ends` and `times_ns`, but for the times of CUDA events on the device.
     device_times: int = 0
     device_begins: Sequence[int] = ()
     device_ends: Sequence[int] = ()

@@ -8,10 +8,10 @@
 Workload signatures show whether two recordings are of the same model. Fields with the value None are not compared.
 
 Note [Inputs of varying size]
-    Inputs may have another size in each step, for example padded sentences, or the boxes of an object detector. Two runs of a
-    script then begin with inputs of different sizes. The first steps of a run show which sizes vary. Varying sizes are not
-    compared, and neither is the size of a batch in bytes. The number of samples in the smaller last batch of an epoch is
-    ignored.
+    The sizes of inputs may differ between steps, for example if sentences are padded to the longest sentence of a batch. Two
+    runs of a script then begin with inputs of different sizes. The first steps of a run show which sizes vary. Varying sizes
+    are not compared, and neither is the size of a batch in bytes. The number of samples in the smaller last batch of an epoch
+    is ignored.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class WorkloadSignature:
     # digest of each module's class and parameter shapes, in order
     module_order: str | None = None
     training_modules: int | None = None  # modules in training mode during the first call
-    # dimensions of each input whose sizes differ between the first steps, see Note [Inputs of varying size]
+    # for each input, the dimensions whose sizes differ between the first steps, see Note [Inputs of varying size]
     varying_dimensions: tuple[tuple[int, ...], ...] | None = None
 
     def to_json(self) -> dict[str, Json]:

@@ -197,7 +197,7 @@ def _checked_on_meta(op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> Torch
 
 FORMS: dict[TorchAny, TorchFunction] = {
     **CUDA_ONLY,
-    # the CPU's convolutions do not always keep the memory format, for example conv3d in float16
+    # On the CPU, some convolutions return another memory format than on CUDA, for example conv3d in float16.
     **{op.default: RULES[op.default] for op in (aten.convolution, aten.convolution_backward)},
     aten.histc.default: _histc,
     aten._scaled_mm.default: partial(_checked_on_meta, aten._scaled_mm.default),
