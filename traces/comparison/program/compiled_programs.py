@@ -31,8 +31,8 @@ _TEMPLATE = "triton_tem_"  # prefix of the kernels that replace matrix products 
 
 # Inductor's kernel names contain these layers; if only the compiled program has such a layer, the programs differ
 _LAYERS = frozenset(
-    "relu gelu silu elu leaky_relu hardtanh hardswish mish softplus prelu"
-    " batch_norm layer_norm group_norm rms_norm dropout max_pool2d avg_pool2d".split()
+    "relu gelu silu elu celu glu leaky_relu hardtanh hardswish hardsigmoid log_sigmoid_forward mish softplus prelu hardshrink"
+    " softshrink batch_norm layer_norm group_norm rms_norm dropout max_pool2d avg_pool2d".split()
 )
 
 

@@ -42,6 +42,7 @@ def test_eager_and_compiled_traces_of_one_program_have_the_same_matrix_products(
     "layer",
     [
         nn.ReLU(), nn.ReLU6(), nn.GELU(), nn.SiLU(), nn.ELU(), nn.SELU(), nn.LeakyReLU(), nn.Hardtanh(), nn.Hardswish(),
+        nn.CELU(), nn.GLU(), nn.Hardshrink(), nn.Hardsigmoid(), nn.LogSigmoid(), nn.Softshrink(),
         nn.Mish(), nn.Softplus(), nn.PReLU(), nn.BatchNorm2d(4), nn.InstanceNorm2d(4), nn.LayerNorm(8), nn.GroupNorm(2, 4),
         nn.MaxPool2d(2), nn.AvgPool2d(2), partial(torch.native_dropout, p=0.5, train=True),
     ],
