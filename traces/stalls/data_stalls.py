@@ -81,7 +81,7 @@ class Stalls:
     taken_cores: float  # cores used by other programs while `prepared` was measured; 0 if unknown
     enough: Modelled | None  # prediction for the fewest workers, each on its own core, that end the preparation stall
     by_cores: list[Modelled]  # predictions for more CPU cores
-    disk_bytes_per_s: float | None  # the disk rate that would end the fetch stall
+    disk_bytes_per_s: float | None  # rate of the disk, including latency, that would end the fetch stall
     notes: list[str]  # messages about the measurement
 
     @property

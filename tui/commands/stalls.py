@@ -176,7 +176,8 @@ def stalls_text(found: Stalls, options: StallsOptions, cached: float) -> list[st
     pinned = "" if found.batch_pin_ns is None else f"; pinning takes {time_text(found.batch_pin_ns)}"
     lines.append(f"{worker} and reads {size_text(found.batch_bytes)}{pinned}")
     if found.disk_bytes_per_s is not None:
-        lines.append(f"a disk of {found.disk_bytes_per_s / 1e6:.0f} MB/s would be fast enough")
+        rate = f"{found.disk_bytes_per_s / 1e6:.0f} MB/s"
+        lines.append(f"a disk that delivers {rate}, including its latency, would be fast enough")
     if found.enough is not None:
         count = found.enough.workers
         workers = "1 worker with its own core" if count == 1 else f"{count} workers, each with its own core,"
@@ -206,9 +207,10 @@ def _pace(of: Pace) -> list[str]:
 
 def _verdict(found: Stalls, has_disk: bool) -> str:
     ready = share_text(found.preparation_share)
-    if found.fetch_share is not None:
+    if found.fetched is not None:
         cached = f"with cached files, a step would be {share_text(found.fetch_share)} shorter"
-        effect = f"{cached}, and with batches ready in memory another {ready}"
+        both = share_text(max(1 - found.gpu.step_ns / found.fetched.step_ns, 0))
+        effect = f"{cached}; with batches ready in memory, {both} shorter"
     else:
         no_disk = "the script read no files from the disk" if has_disk else "to include a disk, add --disk"
         effect = f"with batches ready in memory, a step would be {ready} shorter ({no_disk})"
