@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import torch
 from torch.distributed import DistBackendError
@@ -23,6 +24,7 @@ from replayer.distributed.watchdog import Watchdog
 from replayer.distributed.work import Called, CapturedWork, CommStream, VirtualWork
 from replayer.state import computing, gpu
 from replayer.tensor.tensor import VirtualTensor
+from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny
 from traces.model.trace import NONE
 
@@ -71,7 +73,7 @@ class GroupOperations:
         for comm_stream in self._comm_streams.values():
             comm_stream.in_flight.clear()
 
-    def run(self, call: GroupCall, kind: type[VirtualWork] = VirtualWork) -> VirtualWork | CapturedWork:
+    def run(self, call: GroupCall, opts: TorchAny = None, kind: type[VirtualWork] = VirtualWork) -> VirtualWork | CapturedWork:
         tensors = call.tensors
         virtual = [tensor for tensor in tensors if isinstance(tensor, VirtualTensor)]
         require_dense(virtual, point_to_point=call.pair is not None)
@@ -88,13 +90,17 @@ class GroupOperations:
         elif self.is_destroyed:  # a group that never communicated has no communicator to abort
             after = f"The script called {call.name} after it destroyed the group."
             raise DistBackendError(f"NCCL communicator was aborted on rank {self._rank}. {after}")
+        stream = comm_stream.stream
+        if stream is not None and not getattr(opts, "asyncOp", True):  # PyTorch passes no options for sends and receives
+            stream = here.current.stream(device)
         work: VirtualWork | CapturedWork
-        if device != NONE and here.launches.is_capturing(here.current.stream(device)):
-            work = CapturedWork(self._post, self._exchange_values, comm_stream, call)
+        if stream is not None and here.launches.is_capturing(here.current.stream(device)):
+            post = partial(self._post, call.without_values(), comm_stream, stream)
+            work = CapturedWork(post, partial(self._exchange_values, call), stream, call)
         else:
             call_ns = here.streams.host_now_ns()
             row, arrived_ns = (NONE, call_ns) if device == NONE else here.ranks.launch(device, call_ns)
-            work = self._post(call, comm_stream, call_ns, row, arrived_ns, kind)
+            work = self._post(call, comm_stream, stream, call_ns, row, arrived_ns, kind)
             if call.combine is not None:
                 values.clear_known_values(call.outputs)
         if self.coalesced is not None:
@@ -105,6 +111,7 @@ class GroupOperations:
         self,
         call: GroupCall,
         comm_stream: CommStream,
+        stream: VirtualStream | None,
         call_ns: int,
         row: int,
         arrived_ns: int,
@@ -123,7 +130,7 @@ class GroupOperations:
         tracker = here.simulator.tracker
         steps = tracker.number, here.recording.index_of(tracker.step.step)
         position = here.ranks.costs.position(call.name, message.size_bytes, self._size, *steps)
-        called = Called(call_ns, row, message, position, [self.global_ranks[member] for member in members])
+        called = Called(call_ns, row, message, position, stream, [self.global_ranks[member] for member in members])
         work = kind(self._play, self._watchdog, comm_stream, called, pending, call)
         comm_stream.in_flight.append(work)
         return work
@@ -151,16 +158,18 @@ class GroupOperations:
         here, message = gpu(), called.message
         size_bytes = max(other.size_bytes for other in messages) if message.operation == "recv" else message.size_bytes
         arrived_ns = [other.arrived_ns for other in messages]
-        all_arrived_ns, stream = max(arrived_ns), comm_stream.stream
+        all_arrived_ns, stream = max(arrived_ns), called.stream
         if stream is None or called.row != NONE:  # NCCL's watchdog ignores operations of a replayed CUDA graph
             self._watchdog.check(message, dict(zip(called.ranks, arrived_ns, strict=True)))
-        if stream is None:
+        if stream is None or comm_stream.stream is None:
             return all_arrived_ns
+        stream.wait(comm_stream.stream.ready_ns)
         transfer = here.ranks.costs.next(message.operation, size_bytes, self._size, called.position)
         end_ns = max(all_arrived_ns, stream.ready_ns) + transfer.duration_ns
         call = GroupOperation(message.operation, message.dtype, str(self.group_name), self._size, "nccl", size_bytes)
         times_ns = Times(called.call_ns, message.arrived_ns, end_ns)
         here.ranks.communicate(stream, call, transfer, kernel_label(message.operation), times_ns, called.row)
+        comm_stream.stream.wait(end_ns)
         return end_ns
 
 

@@ -5,7 +5,9 @@
     work = group.allreduce([gradients])     # returns at once, like a kernel launch
     work.wait()                             # later work on the current stream starts after the operation
 
-A collective starts after its data is ready on all ranks, and after the group's previous collective.
+A collective starts after its data is ready on all ranks, and after the group's previous collective. Collectives with
+`async_op=False` run on the current CUDA stream (since PyTorch 2.8). All other collectives, sends and receives run on NCCL's
+own streams.
 
 Note [The map of used parameters]
     With `find_unused_parameters`, the Reducer of DistributedDataParallel sums one integer per parameter over the ranks. The
@@ -225,10 +227,10 @@ class VirtualNccl(_NcclGroup):
 
     @_by_device
     def allreduce(self, tensors: TorchAny, opts: TorchAny = None) -> TorchAny:
-        return self.operations.run(_all_reduce(_listed(tensors), _op_of(opts)))
+        return self.operations.run(_all_reduce(_listed(tensors), _op_of(opts)), opts)
 
     def allreduce_coalesced(self, tensors: TorchAny, opts: TorchAny = None) -> TorchAny:
-        return WorkGroup([self.operations.run(_all_reduce([tensor], _op_of(opts))) for tensor in tensors])
+        return WorkGroup([self.operations.run(_all_reduce([tensor], _op_of(opts)), opts) for tensor in tensors])
 
     @_by_device
     def broadcast(self, tensors: TorchAny, opts: TorchAny = None) -> TorchAny:
@@ -237,14 +239,15 @@ class VirtualNccl(_NcclGroup):
         self._require_member("Broadcast", root)
         detail = f"from rank {self._global(root)}"
         combine = values.of_rank(root) if root != self._rank else None
-        return self.operations.run(GroupCall("broadcast", tensors, tensors, combine, detail=detail))
+        return self.operations.run(GroupCall("broadcast", tensors, tensors, combine, detail=detail), opts)
 
     @_by_device
     def reduce(self, tensors: TorchAny, opts: TorchAny) -> TorchAny:
         self._require_member("Reduce", opts.rootRank)
         how, outputs = Reduction.of(opts.reduceOp, tensors), tensors if opts.rootRank == self._rank else []
         detail = f"{how.name} to rank {self._global(opts.rootRank)}"
-        return self.operations.run(GroupCall("reduce", tensors, outputs, how.combine, detail=detail, factor=how.factor))
+        call = GroupCall("reduce", tensors, outputs, how.combine, detail=detail, factor=how.factor)
+        return self.operations.run(call, opts)
 
     @_by_device
     def allgather(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
@@ -252,7 +255,7 @@ class VirtualNccl(_NcclGroup):
         self._require_one_per_rank("output", outputs[0])
         wants, sent = [output.numel() for output in outputs[0]], [inputs[0].numel()] * self._size
         call = GroupCall("all_gather", inputs, outputs[0], values.concatenated, sends=sent, wants=wants)
-        return self.operations.run(call, GatheredWork if len(set(wants)) == 1 else VirtualWork)
+        return self.operations.run(call, opts, GatheredWork if len(set(wants)) == 1 else VirtualWork)
 
     @_by_device
     def all_gather_single(self, output: TorchAny, source: TorchAny, opts: TorchAny = None) -> TorchAny:
@@ -260,14 +263,14 @@ class VirtualNccl(_NcclGroup):
             raise TypeError("output tensor must have the same type as input tensor")
         if output.numel() != source.numel() * self._size:
             raise ValueError("output tensor size must be equal to world_size times input tensor size")
-        return self.operations.run(GroupCall("all_gather_into_tensor", [source], [output], values.concatenated))
+        return self.operations.run(GroupCall("all_gather_into_tensor", [source], [output], values.concatenated), opts)
 
     @_by_device
     def reduce_scatter(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
         self._require_one_per_rank("input", inputs[0])
         sends, wants = [tensor.numel() for tensor in inputs[0]], [outputs[0].numel()] * self._size
         call = _reduce_scatter("reduce_scatter", inputs[0], outputs, self._rank, sends, opts)
-        return self.operations.run(replace(call, sends=sends, wants=wants))
+        return self.operations.run(replace(call, sends=sends, wants=wants), opts)
 
     @_by_device
     def reduce_scatter_single(self, output: TorchAny, source: TorchAny, opts: TorchAny = None) -> TorchAny:
@@ -277,7 +280,7 @@ class VirtualNccl(_NcclGroup):
             raise ValueError("input tensor must be the same size as output size times world size")
         sizes = [output.numel()] * self._size
         call = _reduce_scatter("reduce_scatter_tensor", [source], [output], self._rank, sizes, opts)
-        return self.operations.run(call)
+        return self.operations.run(call, opts)
 
     @_by_device
     def all_to_all_single(
@@ -285,7 +288,8 @@ class VirtualNccl(_NcclGroup):
     ) -> TorchAny:
         sends, wants = elements_by_rank(source, input_sizes, self._size), elements_by_rank(output, output_sizes, self._size)
         combine = values.all_to_all_values(self._rank)
-        return self.operations.run(GroupCall("all_to_all_single", [source], [output], combine, sends=sends, wants=wants))
+        call = GroupCall("all_to_all_single", [source], [output], combine, sends=sends, wants=wants)
+        return self.operations.run(call, opts)
 
     @_by_device
     def alltoall(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
@@ -293,7 +297,7 @@ class VirtualNccl(_NcclGroup):
         self._require_one_per_rank("output", outputs)
         sends, wants = ([tensor.numel() for tensor in tensors] for tensors in (inputs, outputs))
         combine = values.all_to_all_values(self._rank)
-        return self.operations.run(GroupCall("all_to_all", inputs, outputs, combine, sends=sends, wants=wants))
+        return self.operations.run(GroupCall("all_to_all", inputs, outputs, combine, sends=sends, wants=wants), opts)
 
     @_by_device
     def gather(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
@@ -304,7 +308,7 @@ class VirtualNccl(_NcclGroup):
         sent, wants = [inputs[0].numel()] * self._size, [tensor.numel() for tensor in onto] or None
         detail = f"to rank {self._global(opts.rootRank)}"
         call = GroupCall("gather", inputs, onto, values.concatenated, sends=sent, wants=wants, detail=detail)
-        return self.operations.run(call)
+        return self.operations.run(call, opts)
 
     @_by_device
     def scatter(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
@@ -317,7 +321,7 @@ class VirtualNccl(_NcclGroup):
         wants = [outputs[0].numel() if rank == root else 0 for rank in range(self._size)]
         detail = f"from rank {self._global(root)}"
         call = GroupCall("scatter", given, outputs, combine, like=outputs, sends=sends, wants=wants, detail=detail)
-        return self.operations.run(call)
+        return self.operations.run(call, opts)
 
     @_by_device
     def send(self, tensors: TorchAny, to: int, tag: int = 0) -> TorchAny:
@@ -354,7 +358,7 @@ class VirtualNccl(_NcclGroup):
             self.operations.run(replace(sent, outputs=received.outputs, combine=values.of_rank(0)))
 
     def barrier(self, opts: TorchAny = None) -> TorchAny:
-        work = self.operations.run(GroupCall("barrier", [], [], None, device=gpu().current.device()))
+        work = self.operations.run(GroupCall("barrier", [], [], None, device=gpu().current.device()), opts)
         work.blocks_host = True
         return work
 

@@ -67,6 +67,7 @@ class Called(NamedTuple):
     row: int  # index of the launch in the timeline's host table, or NONE
     message: RankMessage
     position: PositionInStep
+    stream: VirtualStream | None  # the CUDA stream that the collective runs on, or None on the CPU
     ranks: Sequence[int]  # all ranks that take part in the collective
 
 
@@ -178,14 +179,14 @@ class GatheredWork(VirtualWork):
 
 
 class CapturedWork(_Awaited):
-    def __init__(self, post: Post, exchange_values: ExchangeValues, comm_stream: CommStream, call: GroupCall) -> None:
+    def __init__(self, post: Post, exchange_values: ExchangeValues, stream: VirtualStream, call: GroupCall) -> None:
         super().__init__()
-        self._post, self._exchange_values, self._comm_stream, self._call = post, exchange_values, comm_stream, call
+        self._post, self._exchange_values, self._stream, self._call = post, exchange_values, stream, call
         self._replayed: VirtualWork | None = None
         self._values: PendingExchange | None = None
-        self.device = comm_stream.device
+        self.device = stream.device
         self.blocks_host = False
-        self._capture(self._begin, self._send_values, waiting=comm_stream.stream, awaited=None)
+        self._capture(self._begin, self._send_values, waiting=stream, awaited=None)
 
     def _capture(
         self,
@@ -207,9 +208,8 @@ class CapturedWork(_Awaited):
             capture.add_computation(compute)
 
     def _begin(self, thread: HostThread, stream: VirtualStream) -> None:
-        call = self._call.without_values()
         call_ns = max(thread.host_ns, gpu().clock.now_ns())
-        self._replayed = self._post(call, self._comm_stream, call_ns, NONE, max(call_ns, stream.ready_ns))
+        self._replayed = self._post(call_ns, NONE, max(call_ns, stream.ready_ns))
 
     def _end(self, _thread: HostThread, stream: VirtualStream) -> None:
         if self._replayed is not None:
@@ -219,7 +219,7 @@ class CapturedWork(_Awaited):
         if self._call.combine is not None:
             values.clear_known_values(self._call.outputs)
         if computing():
-            self._values = self._exchange_values(self._call)
+            self._values = self._exchange_values()
 
     def _receive_values(self) -> None:
         if self._values is not None and self._call.combine is not None:
@@ -233,7 +233,7 @@ class CapturedWork(_Awaited):
     def wait(self, timeout: timedelta | None = None) -> bool:
         if self.blocks_host or timeout or blocking_wait():
             gpu().launches.check_may_wait()
-        self._capture(self._end, self._receive_values, waiting=None, awaited=self._comm_stream.stream)
+        self._capture(self._end, self._receive_values, waiting=None, awaited=self._stream)
         return True
 
     def is_completed(self) -> bool:
@@ -295,8 +295,8 @@ class CommStream:
                 return
 
 
-# Posts an operation: call, comm_stream, call_ns, row, arrived_ns
-Post = Callable[[GroupCall, "CommStream", int, int, int], VirtualWork]
-ExchangeValues = Callable[[GroupCall], PendingExchange]
+# Posts an operation: call_ns, row, arrived_ns
+Post = Callable[[int, int, int], VirtualWork]
+ExchangeValues = Callable[[], PendingExchange]
 # Runs an operation on its stream after the messages of all ranks have arrived, and returns its end in ns
 Play = Callable[[Called, list[RankMessage], CommStream], int]

@@ -347,6 +347,33 @@ def test_recorded_collectives_take_recorded_times_and_others_take_scaled_times()
     assert 8_000_000 < (ends[0] - latest)[3] < 10_000_000
 
 
+def test_a_synchronous_collective_runs_on_the_current_stream_after_the_previous_collective() -> None:
+    """GIVEN an asynchronous all-reduce of 5 ms, and collectives with `async_op=False` on the default stream and on two side
+    streams WHEN the script does not wait for the first all-reduce THEN the first all-reduce runs on a fourth stream, and the
+    other collectives run on their current streams, one after another. A send runs on a fifth stream."""
+    current: list[int] = []
+
+    def body(rank: int) -> None:
+        part, whole = torch.empty(1_000_000, device="cuda"), torch.empty(2_000_000, device="cuda")
+        work = dist.all_reduce(part, async_op=True)
+        streams = [torch.cuda.default_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+        calls = [lambda: dist.all_gather_into_tensor(whole, part), lambda: dist.reduce(part, 0), dist.barrier]
+        for stream, call in zip(streams, calls, strict=True):
+            with torch.cuda.stream(stream):
+                call()
+                current.append(state.gpu().current.stream(rank).number)  # only rank 0 runs in the process of pytest
+        dist.send(part, 1) if rank == 0 else dist.recv(part, 0)
+        assert work is not None
+        work.wait()
+
+    for trace in run_ranks(2, body, trace=with_collectives([5_000_000], 4_000_000), clock=RecordedClock):
+        rows = sorted(nccl_rows(trace), key=trace.device.start_ns.__getitem__)
+        streams = trace.device.stream[rows].tolist()
+        assert streams[1:4] == current and len(set(streams)) == 5
+        starts, ends = trace.device.start_ns[rows], trace.device.end_ns[rows]
+        assert (starts[1:4] >= ends[:3]).all()
+
+
 def test_a_rank_that_arrives_early_waits_on_its_gpu_and_not_on_its_host() -> None:
     """GIVEN a rank whose data is ready 0.4 s late THEN the all-reduce kernel of the other rank lasts until the data is
     ready."""
