@@ -49,24 +49,13 @@ from replayer.state import gpu, started
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import known_values
 from replayer.torch_types import TorchAny, TorchFunction
+from traces.names.collectives import known_as
 from traces.script.patching import patch_around, temporarily_set
 
 _CALLS_KEPT = 1024
 _COLLECTIVES = "all"  # the channel of all operations except sends and receives
 _LOOK_AFTER = timedelta(seconds=1)  # after waiting this long for gloo, a rank compares the calls of all ranks
 _ROOTED = {"broadcast": "from", "scatter": "from", "gather": "to", "reduce": "to"}
-
-# the Python name of each operation that has another name in C++
-_NAMES = {
-    "allgather": "all_gather",
-    "allgather_coalesced": "all_gather",
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all_single",
-    **dict.fromkeys(("_allgather_base", "all_gather_single"), "all_gather_into_tensor"),
-    **dict.fromkeys(("_reduce_scatter_base", "reduce_scatter_single"), "reduce_scatter_tensor"),
-}
 
 # The first string lists ops that change their inputs. The second string lists ops that write to their first argument.
 _HOST_OPS = (
@@ -273,7 +262,7 @@ def _call(name: str, method: TorchFunction, self: TorchAny, *args: TorchAny, **k
 
 
 def _message(name: str, args: Sequence[TorchAny], calls: GlooCalls) -> RankMessage:
-    operation = _NAMES.get(name, name)
+    operation = known_as(name)
     # position of the inputs among the arguments
     place = int("gather" in operation or "reduce_scatter" in operation or "all_to_all" in operation)
     inputs = [leaf for leaf in tree_leaves(args[place:][:1]) if isinstance(leaf, torch.Tensor) and operation != "barrier"]
@@ -401,7 +390,7 @@ def _run_now(op: TorchAny, name: str, sent_bytes: int | None, *args: TorchAny, *
     else:
         call.wait(wait)
         is_estimated = sent_bytes is not None and not gpu().clock.flows
-        call.finish(gloo_ns(_NAMES.get(name, name), sent_bytes or 0, calls.size) if is_estimated else 0)
+        call.finish(gloo_ns(known_as(name), sent_bytes or 0, calls.size) if is_estimated else 0)
     return result
 
 

@@ -51,24 +51,12 @@ _INPUTS = {
     for name in names.split()
 }
 
-# For each method of a process group, the operation and the position of the argument with this rank's input. C++ code passes
-# arguments by position.
+# The methods of a process group, by the position of the argument with this rank's input. C++ code passes arguments by position.
 _METHODS = {
-    method: (name, place)
-    for name, place, methods in (
-        ("all_reduce", 1, "allreduce allreduce_coalesced"),
-        ("broadcast", 1, "broadcast"),
-        ("reduce", 1, "reduce"),
-        ("all_gather", 2, "allgather"),
-        ("all_gather_into_tensor", 2, "_allgather_base all_gather_single"),
-        ("all_gather_into_tensor", 2, "allgather_into_tensor_coalesced all_gather_single_coalesced"),
-        ("reduce_scatter", 2, "reduce_scatter"),
-        ("reduce_scatter_tensor", 2, "_reduce_scatter_base reduce_scatter_single"),
-        ("reduce_scatter_tensor", 2, "reduce_scatter_tensor_coalesced reduce_scatter_single_coalesced"),
-        ("all_to_all_single", 2, "alltoall_base all_to_all_single"),
-        ("all_to_all", 2, "alltoall"),
-    )
-    for method in methods.split()
+    1: "allreduce allreduce_coalesced broadcast reduce",
+    2: "allgather _allgather_base all_gather_single allgather_into_tensor_coalesced all_gather_single_coalesced reduce_scatter"
+    " _reduce_scatter_base reduce_scatter_single reduce_scatter_tensor_coalesced reduce_scatter_single_coalesced alltoall"
+    " alltoall_base all_to_all_single",
 }
 
 
@@ -242,9 +230,9 @@ class _CollectiveWrappers:
             if cls in self._patched:
                 continue
             self._patched.add(cls)
-            for method, (name, place) in _METHODS.items():
+            for place, method in ((place, method) for place, methods in _METHODS.items() for method in methods.split()):
                 if isfunction(call := vars(cls).get(method)):
-                    patch(cls, **{method: self._noted(call, name, _argument_at(place), _argument_at(0))})
+                    patch(cls, **{method: self._noted(call, known_as(method), _argument_at(place), _argument_at(0))})
 
 
 def install(torch: ModuleType) -> None:

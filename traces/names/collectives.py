@@ -16,21 +16,14 @@ _KERNEL = re.compile(
     r"|(?<!block)(?<!warp)(?<!block_)(?<!warp_)(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all))",
     re.IGNORECASE,
 )
-# Operations whose torch.distributed function has a different name
+# Each match is the place of a missing underscore in a name of C++ code, such as "alltoall_base" or "allGatherSingleImpl".
+_MISSING_UNDERSCORE = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=^all)(?=gather|reduce|to)|(?<=^allto)(?=all)")
+# Operations whose torch.distributed function has a different name. Names with "single" exist since torch 2.15.
 _FUNCTIONS = {
-    "all_gather_base": "all_gather_into_tensor",
-    "reduce_scatter_base": "reduce_scatter_tensor",
-    "broadcast_oop": "broadcast",
-    "reduce_oop": "reduce",
+    **dict.fromkeys(("all_gather_base", "all_gather_single"), "all_gather_into_tensor"),
+    **dict.fromkeys(("reduce_scatter_base", "reduce_scatter_single"), "reduce_scatter_tensor"),
+    **dict.fromkeys(("all_to_all_base", "all_to_allv"), "all_to_all_single"),
     "all_reduce_barrier": "barrier",
-    # new names of functions, and names of functions in C++, since torch 2.15
-    "all_gather_single": "all_gather_into_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "allGatherSingleImpl": "all_gather_into_tensor",
-    "reduceScatterSingleImpl": "reduce_scatter_tensor",
-    "allToAllSingleImpl": "all_to_all_single",
-    "gatherImpl": "gather",
-    "scatterImpl": "scatter",
 }
 
 
@@ -44,7 +37,11 @@ def backend_of(name: str) -> str:
 
 
 def known_as(name: str) -> str:
-    return _FUNCTIONS.get(name, name)
+    """Return the name of an operation in torch.distributed, for example "all_to_all_single" for "alltoall_base". A call for
+    several tensors ("_coalesced") or with a separate output ("_oop") has the same name as a call for one tensor."""
+    words = _MISSING_UNDERSCORE.sub("_", name.strip("_").removesuffix("Impl")).lower()
+    words = words.removesuffix("_coalesced").removesuffix("_oop")
+    return _FUNCTIONS.get(words, words)
 
 
 def function_of(name: str) -> tuple[str, str]:
