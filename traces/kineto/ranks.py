@@ -400,6 +400,7 @@ def _lacks(tables: RankTables, steps_from: str, devices: list[Device]) -> set[st
     missing = {
         "host events": not len(host),
         "GPU work": not tables.device.is_work.any(),
+        "launch calls": tables.device.is_work.any() and not (host.kind == HostKind.RUNTIME).any(),
         STEP_MARKS: steps_from in ("none", "whole"),
         "shapes": not (host.shapes != NONE).any(),
         "dtypes": not (host.dtypes != NONE).any(),

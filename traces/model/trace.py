@@ -117,7 +117,7 @@ class StepKind(IntEnum):
     WARMUP = 1  # the slow first steps, and steps that capture a CUDA graph or compile code
     EVALUATION = 2  # a step without backward pass and optimizer
     PROFILED = 3  # a step with the profiler, in a recording that also has steps without the profiler
-    INCOMPLETE = 4  # the recording ends before the step ends; such steps are not used in any statistic
+    INCOMPLETE = 4  # the recording lacks the start or the end of the step; such steps are not used in any statistic
 
     # CUDA calls are slower after a profile, so these steps do not count in median step times (Note [Steps after a profile] in
     # tracer/profile.py)

@@ -653,32 +653,50 @@ def test_of_two_optimizers_with_closures_only_the_first_ends_steps() -> None:
 
 def test_of_two_optimizers_of_one_class_with_closures_only_the_first_ends_steps() -> None:
     """GIVEN two LBFGS optimizers in turn, whose parameters have the sizes 3 and 4 THEN each step ends with the first
-    optimizer."""
+    optimizer. The first step lacks the second optimizer."""
     one = [numbered("aten::mm", 5, 4)]
     for size, at in ((3, 10), (4, 60)):
         one.append(op("Optimizer.step#LBFGS.step", at, 30, cat="user_annotation"))
         one += [numbered("aten::mm", at + 5, 5), op("MmBackward0", at + 10, 5, tid=8, Fwd_thread_id=1)]
         one.append(op("aten::mul_", at + 20, 2, **{"Input Dims": [[size]]}))
-    assert seen([*one, *shifted(one, 100), *shifted(one, 200)]) == ("optimizer", ["STEADY"] * 3, [40, 140, 240])
+    kinds = ["INCOMPLETE", "STEADY", "STEADY"]
+    assert seen([*one, *shifted(one, 100), *shifted(one, 200)]) == ("optimizer", kinds, [40, 140, 240])
 
 
 @pytest.mark.parametrize(
     ("updates", "ends"),
     [
-        pytest.param((1, 2, 1, 2), [40, 240], id="two optimizers take turns"),
-        pytest.param((1, 1, 2, 1, 1, 2), [40, 140, 240, 340, 440, 540], id="an optimizer that does more in every third step"),
-        pytest.param((2, 1, 1, 1), [40, 140, 240, 340], id="an optimizer that does more in its first step"),
+        pytest.param([(1, 1), (2, 2)] * 2, [40, 240], id="the optimizers of two networks take turns"),
+        pytest.param([(1, 1), (1, 2)] * 2, [40, 140, 240, 340], id="an optimizer that does more in every second step"),
+        pytest.param([(1, 1), (1, 1), (1, 2)] * 2, [40, 140, 240], id="an optimizer that does more in every third step"),
+        pytest.param([(1, 2), (1, 1), (1, 1), (1, 1)], [40, 140, 240, 340], id="an optimizer that does more in its first step"),
     ],
 )
 def test_without_shapes_optimizers_of_one_class_are_distinguished_by_numbers_of_ops(
-    updates: tuple[int, ...], ends: list[int]
+    updates: list[tuple[int, int]], ends: list[int]
 ) -> None:
+    """Each update is a number of ops in the forward pass and a number of ops in the optimizer."""
     events = []
-    for place, count in enumerate(updates):
-        events += [numbered("aten::mm", 100 * place, 4), op("MmBackward0", 100 * place + 5, 4, tid=8, Fwd_thread_id=1)]
+    for place, (forward, count) in enumerate(updates):
+        events += [numbered("aten::mm", 100 * place + 2 * number, 1) for number in range(forward)]
+        events += [op("MmBackward0", 100 * place + 5, 4, tid=8, Fwd_thread_id=1)]
         events.append(op("Optimizer.step#Adam.step", 100 * place + 10, 30, cat="user_annotation"))
         events += [op("aten::add_", 100 * place + 15 + 5 * number, 2) for number in range(count)]
     assert seen(events)[2][: len(ends)] == ends
+
+
+def test_a_step_that_began_before_the_recording_is_incomplete() -> None:
+    """Each step takes 100 us and ends with its optimizer. WHEN the recording begins in the backward pass of the first step THEN
+    only the later steps count. WHEN the first step has the calls of the other steps THEN all steps count."""
+    step = [
+        numbered("aten::mm", 60, 4),
+        op("MmBackward0", 70, 4, tid=8, Fwd_thread_id=1),
+        op("Optimizer.step#Adam.step", 80, 20, cat="user_annotation"),
+    ]
+    later = [*shifted(step, 100), *shifted(step, 200), *shifted(step, 300)]
+    ends = [100, 200, 300, 400]
+    assert seen([*step[1:], *later]) == ("optimizer", ["INCOMPLETE", *["STEADY"] * 3], ends)
+    assert seen([*step, *later]) == ("optimizer", ["STEADY"] * 4, ends)
 
 
 def test_a_larger_sequence_number_shows_that_autograd_recorded_an_op() -> None:

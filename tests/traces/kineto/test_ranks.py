@@ -40,6 +40,7 @@ def without(event: Event, name: str) -> Event:
         ([OP, FRAME, *WORK, allocation()], PROPERTIES, {"marks of steps"}),
         ([OP, MARK, *WORK, allocation()], PROPERTIES, {"call stacks"}),
         ([OP, MARK, FRAME, allocation()], PROPERTIES, {"GPU work"}),
+        ([OP, MARK, FRAME, kernel(1, 40), allocation()], PROPERTIES, {"launch calls"}),
         ([OP, MARK, FRAME, *WORK, allocation()], {}, {"device properties"}),
         ([OP, MARK, FRAME, *WORK], PROPERTIES, {"device memory events"}),
         ([OP, MARK, FRAME, *WORK, allocation(**{"Device Type": 0, "Device Id": -1})], PROPERTIES, {"device memory events"}),

@@ -194,8 +194,9 @@ def _of_first_optimizer(tables: RankTables, ranges: Column) -> set[int]:
         example, may have one class. Different optimizers update different parameters. Their last ops therefore have different
         shapes, their last kernels have different grids, or they run different numbers of ops and kernels. A single optimizer
         may also skip parameters that have no gradient. Ranges are therefore assigned to several optimizers only if the
-        differences repeat with a fixed period. If only numbers of ops and kernels differ, each number must occur once per
-        period. The reason is that some optimizers, such as Lookahead, do more work in every fifth step.
+        differences repeat with a fixed period. If only numbers and names of ops and kernels differ, each number must occur once
+        per period. The reason is that some optimizers, such as Lookahead, do more work in every fifth step. The numbers of ops
+        before the optimizers must also differ, because a single optimizer may do more work in every second step.
     """
     host, device = tables.host, tables.device
     ranges = ranges[outermost(host.start_ns[ranges], host.end_ns[ranges])]
@@ -203,20 +204,24 @@ def _of_first_optimizer(tables: RankTables, ranges: Column) -> set[int]:
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     work = work[np.argsort(host.start_ns[device.launch[work]], kind="stable")]
     of_class = np.unique(host.name[ranges], return_inverse=True)[1].reshape(-1)
-    columns, counts = [], []
-    for starts_ns, values in (
-        (host.start_ns[ops], (host.name[ops], host.shapes[ops])),
-        (host.start_ns[device.launch[work]], (device.config[work],)),
+    columns, counts, gaps = [], [], []  # gaps: numbers of ops and kernels between the steps of optimizers
+    for starts_ns, names, facts in (
+        (host.start_ns[ops], host.name[ops], host.shapes[ops]),
+        (host.start_ns[device.launch[work]], device.name[work], device.config[work]),
     ):
         first, end = np.searchsorted(starts_ns, [host.start_ns[ranges], host.end_ns[ranges]])
-        columns += [np.where(end > first, np.append(of, NONE)[end - 1], NONE) for of in values]
-        counts.append(end - first)
+        name, fact = (np.where(end > first, np.append(of, NONE)[end - 1], NONE) for of in (names, facts))
+        columns.append(fact)
+        counts += [end - first, name]
+        gaps.append(first - np.append(0, end[:-1]))
     made = of_class * len(ranges)  # the number of the optimizer that made each step
     for number in range(len(np.unique(of_class))):
         own = np.flatnonzero(of_class == number)
-        facts = (np.stack(of)[:, own] for of in (columns, counts))
-        kinds, by_count = (np.unique(of, axis=1, return_inverse=True)[1].reshape(-1) for of in facts)
-        if not kinds.any() and _repeats(by_count, int(by_count.max()) + 1):
+        kinds, by_count, by_gap = (
+            np.unique(np.stack(of)[:, own], axis=1, return_inverse=True)[1].reshape(-1) for of in (columns, counts, gaps)
+        )
+        gaps_of = [set(by_gap[by_count == kind].tolist()) for kind in range(int(by_count.max()) + 1)]
+        if not kinds.any() and _repeats(by_count, len(gaps_of)) and not set.intersection(*gaps_of):
             made[own] += by_count
         elif any(_repeats(kinds, period) for period in range(2, len(kinds) // 2 + 1)):
             made[own] += kinds

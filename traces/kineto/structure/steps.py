@@ -21,11 +21,13 @@ Note [Whose steps]
 Note [Kinds of imported steps]
     A training step without backward pass and optimizer is an EVALUATION step. If no backward pass was recorded, the names of
     kernels and calls show which steps train. The optimizer alone does not show this, because it may run only in every fourth
-    step. The first training steps are WARMUP steps, as long as each takes at least twice the median time of the later steps.
-    The last step is INCOMPLETE if it ended before its backward pass or optimizer step. A step is also INCOMPLETE if the
-    recording ended before the GPU ran the step's last launches. If a step ends where the next step begins ("inference",
-    "backward", "gpu marks", "ranges" and "repeats"), the host may have worked longer on the last step than the recording shows.
-    The last of three or more steps is then INCOMPLETE if it is the shortest.
+    step. The first training steps are WARMUP steps, as long as each takes at least twice the median time of the later steps. If
+    the methods "optimizer" and "backward" find at least three steps, the first step is INCOMPLETE if it lacks more than 5 % of
+    the calls of the other steps (DEFAULT_TOLERANCE). The recording may have begun in the middle of this step. The last step is
+    INCOMPLETE if it ended before its backward pass or optimizer step. A step is also INCOMPLETE if the recording ended before
+    the GPU ran the step's last launches. If a step ends where the next step begins ("inference", "backward", "gpu marks",
+    "ranges" and "repeats"), the host may have worked longer on the last step than the recording shows. The last of three or
+    more steps is then INCOMPLETE if it is the shortest.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ import re
 
 import numpy as np
 
+from traces.comparison.thresholds import DEFAULT_TOLERANCE
 from traces.figures.spread import slow_starts
 from traces.kineto.spans.spans import RankTables
 from traces.kineto.spans.thread_roles import STEP_MARK
@@ -60,7 +63,7 @@ def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = Fal
     # see Note [Whose steps]
     events = step_events(tables, strings)
     steps, source = _find_steps(tables, events, strings, marks_are_steps)
-    steps.kind = np.where(steps.kind == StepKind.INCOMPLETE, steps.kind, _kinds(steps, events, tables, strings))
+    steps.kind = np.where(steps.kind == StepKind.INCOMPLETE, steps.kind, _kinds(steps, source, events, tables, strings))
     unfinished = steps.end_ns > tables.host.start_ns[tables.unfinished].min(initial=np.iinfo(np.int64).max)
     if not unfinished.all():
         steps.kind[unfinished] = StepKind.INCOMPLETE
@@ -160,7 +163,7 @@ def _steps(numbers: list[int], starts: list[int], ends: list[int]) -> Steps:
     return Steps.of(number=numbers, start_ns=starts, duration_ns=np.array(ends, "i8") - np.array(starts, "i8"))
 
 
-def _kinds(steps: Steps, events: list[StepEvent], tables: RankTables, strings: Strings) -> Column:
+def _kinds(steps: Steps, source: str, events: list[StepEvent], tables: RankTables, strings: Strings) -> Column:
     starts = [event.start_ns for event in events]
     bounds = np.searchsorted(starts, [steps.start_ns, steps.end_ns]).T.tolist()
     inside = [events[first:last] for first, last in bounds]
@@ -175,6 +178,9 @@ def _kinds(steps: Steps, events: list[StepEvent], tables: RankTables, strings: S
         cut = (trains[:-1].all() and not trains[-1] and (records or not begins)) or not inside[-1]
         if cut or (steps_optimizer[:-1].all() and not steps_optimizer[-1] and goes_back[-1]):
             kinds[-1] = StepKind.INCOMPLETE
+    if source in ("optimizer", "backward") and len(steps) > 2:
+        others = min(map(len, inside[1:-1]))
+        kinds[0] = StepKind.INCOMPLETE if len(inside[0]) < (1 - DEFAULT_TOLERANCE) * others else kinds[0]
     waited_ns = [sum(event.end_ns - event.start_ns for event in own if event.name == "loader") for own in inside]
     busy_ns = steps.duration_ns - np.array(waited_ns, "i8")
     rows = np.flatnonzero(kinds == StepKind.STEADY)
