@@ -119,11 +119,12 @@ class Copies:
     def _carry_values(self, target: TorchAny, source: TorchAny) -> None:
         here, there = target.tensor_meta, source.tensor_meta
         known = source.allocation.known
-        into = target.allocation
+        into, doubt = target.allocation, source.allocation.doubt
+        is_kept = type(known) is Uniform or is_kept_on_host(here.shape, here.dtype)
         same_form = (here.dtype, here.is_conj, here.is_neg) == (there.dtype, there.is_conj, there.is_neg)
         if not fills_allocation(target):
             values = host_values(source)
-            view = writable_values(target) if values is not None and is_kept_on_host(here.shape, here.dtype) else None
+            view = writable_values(target, doubt=doubt) if values is not None and is_kept else None
             if view is not None and values is not None:
                 view.copy_(values)
             elif not (type(known) is type(into.known) is Uniform and known == into.known and same_form):
@@ -133,10 +134,8 @@ class Copies:
                 source.allocation.known = into.known = Content()
             else:
                 into.known = Truth.ZERO_OR_ONE if there.dtype is torch.bool else None
-        elif isinstance(known, Uniform):
-            set_known_values(target, known_values(source))
-        elif isinstance(known, torch.Tensor):
-            set_known_values(target, known_values(source) if is_kept_on_host(here.shape, here.dtype) else None)
+        elif isinstance(known, Uniform | torch.Tensor):
+            set_known_values(target, known_values(source) if is_kept else None, doubt=doubt)
         elif isinstance(known, Truth | Matches) and here.is_neg == there.is_neg:
             into.known = known if type(known) is Matches else Truth.ZERO_OR_ONE
         else:

@@ -20,13 +20,13 @@ from replayer.op_signature import OpSignature
 from replayer.ops.known_contents import indices_on_device, require_mask_shape, selected_by
 from replayer.recording.values.output_sizes import NONZERO, REPEAT_INTERLEAVE
 from replayer.state import STATE, before_sync, gpu
-from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
+from replayer.tensor.allocation import KNOWN_LIMIT, Doubt, allocate, make
 from replayer.tensor.device_args import report_failed_assert
 from replayer.tensor.planning.assumed_sizes import assumed_size
 from replayer.tensor.planning.cuda_dtypes import require_kernel
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta, is_mask, is_virtual
-from replayer.tensor.values.known_values import host_values, known_values, set_known_values, values_not_assumed
+from replayer.tensor.values.known_values import doubt_of, host_values, known_values, set_known_values, values_not_assumed
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.model.layouts import Shape
 
@@ -87,7 +87,7 @@ class DataDependentOps:
         hosts = [self._host(source), *[None if index is None else self._host(index) for index in indices]]
         values_known = hosts[0] is not None and all(h is not None or i is None for h, i in zip(hosts[1:], indices, strict=True))
         known = (aten.index.Tensor(hosts[0], hosts[1:]),) if values_known else None
-        return self._with_values(self._results("aten::index", tensors, [result]), known)[0]
+        return self._with_values(self._results("aten::index", tensors, [result]), known, tensors)[0]
 
     def nonzero(self, source: TorchAny) -> TorchAny:
         """Run `nonzero`. CUDA's result has column-major strides."""
@@ -95,7 +95,7 @@ class DataDependentOps:
         count = self._count_set("aten::nonzero", source, meta.shape)
         shape, stride = (count, len(meta.shape)), (1, max(count, 1))
         results = self._results("aten::nonzero", [source], [self._plans.metas.of(shape, stride, 0, torch.int64, meta.index)])
-        return self._with_values(results, self._compute(source, lambda host: (aten.nonzero(host),)))[0]
+        return self._with_values(results, self._compute(source, lambda host: (aten.nonzero(host),)), [source])[0]
 
     def masked_select(self, source: TorchAny, mask: TorchAny) -> TorchAny:
         if not (is_virtual(source, self._tensor_class) and is_virtual(mask, self._tensor_class)):
@@ -107,7 +107,7 @@ class DataDependentOps:
         results = self._results("aten::masked_select", [source, mask], [self._new((count,), meta.dtype, meta)])
         values, chosen = self._host(source), self._host(mask)
         known = None if values is None or chosen is None else (aten.masked_select(values, chosen),)
-        return self._with_values(results, known)[0]
+        return self._with_values(results, known, [source, mask])[0]
 
     def _is_mask(self, index: TorchAny) -> bool:
         return is_virtual(index, self._tensor_class) and is_mask(index)
@@ -116,7 +116,7 @@ class DataDependentOps:
         # see Note [Unknown sizes] in tensor/planning/assumed_sizes.py
         recorded = self._recorded_size(NONZERO, shape)
         known = known_values(mask) if is_virtual(mask, self._tensor_class) else mask
-        if known is not None:
+        if known is not None and (recorded is None or doubt_of(mask) is not Doubt.GUESSED):
             return int((torch.as_tensor(known) != 0).expand(shape).sum())
         if recorded is not None:
             return recorded
@@ -151,7 +151,7 @@ class DataDependentOps:
         assume = repeats.tensor_meta.numel
         size = output_size if output_size is not None else self._size(REPEAT_INTERLEAVE, repeats, known, lambda: assume)
         result = self._new((size,), repeats.tensor_meta.dtype, repeats.tensor_meta)
-        return self._with_values(self._results(REPEAT_INTERLEAVE, [repeats], [result]), known)[0]
+        return self._with_values(self._results(REPEAT_INTERLEAVE, [repeats], [result]), known, [repeats])[0]
 
     def bincount(self, source: TorchAny, weights: TorchAny = None, minlength: int = 0) -> TorchAny:
         require(source.dim() == 1, "bincount only supports 1-d non-negative integral inputs.")
@@ -161,11 +161,11 @@ class DataDependentOps:
         dtype = torch.int64
         if weights is not None:
             dtype, known = torch.float32 if weights.dtype is torch.float32 else torch.float64, None
-        elif known is None:
-            known = (_even_counts(source.tensor_meta.numel, size),)
         tensors = [source] if weights is None else [source, weights]
         results = self._results("aten::bincount", tensors, [self._new((size,), dtype, source.tensor_meta)])
-        return self._with_values(results, known)[0]
+        if known is None and weights is None:
+            self._assume_even_counts(results[0], source.tensor_meta.numel)
+        return self._with_values(results, known, tensors)[0]
 
     def _unique(
         self, op: str, source: TorchAny, return_inverse: bool, return_counts: bool, known: TorchAny, dim: int | None = None
@@ -186,8 +186,8 @@ class DataDependentOps:
         ]
         made = self._results(op, [source], results)
         if known is None and return_counts:
-            self._with_values(made[2:], (_even_counts(compared, size),))
-        return tuple(self._with_values(made, known))
+            self._assume_even_counts(made[2], compared)
+        return tuple(self._with_values(made, known, [source]))
 
     def _compute(self, source: torch.Tensor, compute: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> TorchAny:
         known = self._host(source)
@@ -200,16 +200,22 @@ class DataDependentOps:
 
     def _size(self, op: str, source: TorchAny, known: TorchAny, assume: Callable[[], int], dim: int | None = None) -> int:
         recorded = self._recorded_size(op, source.tensor_meta.shape)
-        if known is not None:
+        if known is not None and (recorded is None or doubt_of(source) is not Doubt.GUESSED):
             return int(known[0].shape[0 if dim is None else dim])
         return assumed_size(op, assume) if recorded is None else recorded
 
-    def _with_values(self, results: list[TorchAny], known: TorchAny) -> list[TorchAny]:
+    def _with_values(self, results: list[TorchAny], known: TorchAny, sources: list[TorchAny]) -> list[TorchAny]:
         for result, values in zip(results, known or (), strict=False):
             meta: TensorMeta = result.tensor_meta
             if 0 < meta.numel <= KNOWN_LIMIT and meta.shape == tuple(values.shape):
-                set_known_values(result, values)
+                set_known_values(result, values, doubt=max(map(doubt_of, sources)))
         return results
+
+    def _assume_even_counts(self, counts: TorchAny, total: int) -> None:
+        size = counts.numel()
+        if 0 < size <= KNOWN_LIMIT:
+            share, left = divmod(total, size)
+            set_known_values(counts, share + (torch.arange(size, device="cpu") < left).to(torch.int64), doubt=Doubt.GUESSED)
 
     # -- shared helpers ------------------------------------------------------------------------------------------------
 
@@ -232,10 +238,3 @@ class DataDependentOps:
 
         gpu().launches.launch(self._plans.signature_of((op, *metas, *arguments), signature), metas[0].index)
         return made
-
-
-def _even_counts(total: int, size: int) -> torch.Tensor:
-    if not 0 < size <= KNOWN_LIMIT:
-        return torch.zeros(size, dtype=torch.int64, device="cpu")
-    share, left = divmod(total, size)
-    return share + (torch.arange(size, device="cpu") < left).to(torch.int64)

@@ -5,8 +5,12 @@
     reads.equal(x, y)          # aten::equal
 
 Note [Where values come from]
-    A read such as `item()` returns its recorded value (`ReadValues.read`). Without a recorded value, it returns the known value
-    of the memory (`Allocation.known`), for example after `zeros`. Otherwise, it returns an assumed value (`AssumedValues`).
+    A read such as `item()` returns the exact value of the memory (`Allocation.known`) if the value was computed from integers
+    and booleans that the script copied to the GPU. A recorded value, such as the number of classes, may differ from the exact
+    value, because it was recorded with other data.
+
+    Other reads return the recorded value (`ReadValues.read`). Without a recorded value, a read returns the known value of the
+    memory, even if a GPU may round it differently. If the value is unknown, a read returns an assumed value (`AssumedValues`).
 
 Note [Reads in C++]
     PyTorch's C++ code may read a value. For example, a script may pass a GPU tensor as `alpha` of `add_`. The recorder does not
@@ -23,12 +27,12 @@ import torch
 from replayer.cuda_error import SINCE_2_14
 from replayer.op_signature import OpSignature
 from replayer.state import STATE, before_sync, gpu
-from replayer.tensor.allocation import Uniform
+from replayer.tensor.allocation import Doubt
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta, is_mask, is_virtual
 from replayer.tensor.values.known_values import host_values, known_values
 from replayer.tensor.values.script_branches import truth_value_without_error
-from replayer.tensor.values.value_rules import hold_the_same
+from replayer.tensor.values.value_rules import EXACT_DTYPES, hold_the_same
 from replayer.torch_types import Kwargs, Op, TorchAny, TorchFunction
 
 aten = torch.ops.aten
@@ -64,7 +68,8 @@ class HostReads:
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
         meta: TensorMeta = source.tensor_meta
         recorded = gpu().values.read(signature, meta.index, meta.numel, is_recorded(signature))
-        if recorded is not None and (meta.dtype.is_floating_point or all(value.is_integer() for value in recorded)):
+        is_exact = meta.dtype in EXACT_DTYPES and source.allocation.doubt is Doubt.NONE and known_values(source) is not None
+        if recorded is not None and not is_exact and (meta.dtype.is_floating_point or all(map(float.is_integer, recorded))):
             return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
         return known_or_assumed(source)
 
@@ -199,7 +204,7 @@ def known_or_assumed(tensor: TorchAny) -> torch.Tensor | float | int | bool:
     known = known_values(tensor)
     assumed = gpu().values.assumed
     meta: TensorMeta = tensor.tensor_meta
-    if meta.dtype is torch.bool and meta.numel == 1 and (known is None or _is_assumed(tensor)):
+    if meta.dtype is torch.bool and meta.numel == 1 and (known is None or tensor.allocation.doubt is Doubt.GUESSED):
         answer = truth_value_without_error() if assumed.improving else None
         if answer is not None:
             assumed.note_scalar()
@@ -211,8 +216,3 @@ def known_or_assumed(tensor: TorchAny) -> torch.Tensor | float | int | bool:
     if meta.dtype is torch.bool:
         return assumed.decide() if meta.numel == 1 else False
     return assumed.loss() if meta.dtype.is_floating_point or meta.dtype.is_complex else 0
-
-
-def _is_assumed(tensor: TorchAny) -> bool:
-    known = tensor.allocation.known
-    return type(known) is Uniform and known.assumed

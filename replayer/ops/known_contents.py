@@ -43,8 +43,7 @@ def _refuse_values(target: torch.Tensor, indices: Sequence[TorchAny], values: to
         if index is None or not is_mask(index):
             chosen.append(index)
             continue
-        known = index.allocation.known
-        host = None if type(known) is Uniform and known.assumed else known_values.host_values(index)
+        host = known_values.values_not_assumed(index)
         if host is None or index.shape != target.shape[len(chosen) :][: index.dim()]:
             return
         chosen += host.nonzero().unbind(1)

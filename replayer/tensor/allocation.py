@@ -15,7 +15,7 @@ Note [Views in inference mode]
 from __future__ import annotations
 
 import math
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import NamedTuple
 
 import torch
@@ -48,10 +48,18 @@ def is_kept_on_host(shape: Shape, dtype: torch.dtype) -> bool:
     return count <= KNOWN_LIMIT or (dtype is torch.uint8 and len(shape) == 1 and count <= _KNOWN_BYTES_LIMIT)
 
 
+class Doubt(IntEnum):
+    """Says how far a known value can be trusted. The result of an op is as doubtful as its most doubtful argument."""
+
+    NONE = 0
+    ROUNDED = 1  # the value was computed from floats, which a GPU may round differently
+    GUESSED = 2  # the value depends on an assumption (values/value_rules.py)
+
+
 class Uniform(NamedTuple):
     value: float | int | bool
     dtype: torch.dtype
-    assumed: bool = False  # True if the value is a guess (values/assumed_values.py)
+    doubt: Doubt = Doubt.NONE
 
 
 class Content:
@@ -90,6 +98,18 @@ class Allocation:
     @property
     def size_bytes(self) -> int:
         return self.block.size_bytes if self.block is not None else 0
+
+    @property
+    def doubt(self) -> Doubt:
+        return getattr(self.known, "doubt", Doubt.NONE)
+
+    def mark(self, doubt: Doubt) -> None:
+        known: TorchAny = self.known
+        doubt = max(doubt, self.doubt)
+        if type(known) is Uniform:
+            self.known = known._replace(doubt=doubt)
+        elif isinstance(known, torch.Tensor):
+            known.doubt = doubt  # type: ignore[attr-defined]
 
     def exchange(self, other: Allocation) -> None:
         self.block, other.block = other.block, self.block

@@ -15,7 +15,7 @@ from replayer.errors import NotEmulated
 from replayer.memory.device.oom import size_text
 from replayer.memory.spare_memory import spare_host_bytes
 from replayer.state import gpu
-from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform
+from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Doubt, Uniform
 from replayer.tensor.generators import BaseGenerator, PhiloxState, host_numbers, is_random, one_thread, without_warnings
 from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, lazy_conjugation
 from replayer.torch_types import Op, TorchAny
@@ -47,8 +47,11 @@ def values_not_assumed(tensor: TorchAny) -> torch.Tensor | None:
     allocation = getattr(tensor, "allocation", None)
     if allocation is None:
         return tensor if isinstance(tensor, torch.Tensor) else None
-    known = allocation.known
-    return None if known is None or (isinstance(known, Uniform) and known.assumed) else host_values(tensor)
+    return None if doubt_of(tensor) is Doubt.GUESSED else host_values(tensor)
+
+
+def doubt_of(value: TorchAny) -> Doubt:
+    return value.allocation.doubt if hasattr(value, "allocation") else Doubt.NONE
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
@@ -85,18 +88,22 @@ def view_of(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
     return meta.with_bits(empty.set_(storage, meta.offset, meta.shape, meta.stride))
 
 
-def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor | None:
+def writable_values(tensor: TorchAny, *, replaced: bool = False, doubt: Doubt = Doubt.NONE) -> torch.Tensor | None:
     """Return the tensor's values as a writable CPU tensor, or None if they are unknown."""
     meta: TensorMeta = tensor.tensor_meta
     allocation: Allocation = tensor.allocation
     known = allocation.known
-    if replaced and fills_allocation(tensor):
+    replaces = replaced and fills_allocation(tensor)
+    doubt = doubt if replaces else max(doubt, doubt_of(tensor))
+    if replaces:
         known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
     elif isinstance(known, Uniform) and allocation.size_bytes <= KNOWN_LIMIT * known.dtype.itemsize:
         known = torch.full((allocation.size_bytes // known.dtype.itemsize,), known.value, dtype=known.dtype, device="cpu")
     if not isinstance(known, torch.Tensor):
         return None
     allocation.known = known
+    if doubt:
+        allocation.mark(doubt)
     view = known_values(tensor)
     return view if isinstance(view, torch.Tensor) else None
 
@@ -106,7 +113,7 @@ def fills_allocation(tensor: TorchAny) -> bool:
     return meta.dense and meta.extent_bytes == tensor.allocation.size_bytes
 
 
-def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> None:
+def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None, *, doubt: Doubt = Doubt.NONE) -> None:
     """Store the known values of a tensor until its memory is freed. The tensor must fill the allocation. None means unknown
     values."""
     allocation: Allocation = tensor.allocation
@@ -122,6 +129,8 @@ def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> N
         allocation.known = Uniform(values.to(meta.dtype).resolve_conj().resolve_neg().item(), meta.dtype)
     else:
         allocation.known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu").copy_(values)
+    if doubt:
+        allocation.mark(doubt)
 
 
 def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
@@ -149,10 +158,10 @@ class Folding:
         self._written = {at for at, _ in writes}
         self._outputs = {argument.name for argument in func._schema.arguments if argument.is_out}
         self._unknown = False
-        self.assumed = False
+        self.doubt = Doubt.NONE
 
     def fold(self, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> bool:
-        self._unknown = self.assumed = False
+        self._unknown, self.doubt = False, Doubt.NONE
         host_args = [self._on_host(value, i) for i, value in enumerate(args)]
         host_kwargs = {name: self._on_host(value, name) for name, value in kwargs.items()}
         if self._unknown:
@@ -164,7 +173,7 @@ class Folding:
         except NotImplementedError:
             return False
         except RuntimeError as error:
-            if self._func in REJECTING and not self.assumed and not LACKS_KERNEL.search(str(error)):
+            if self._func in REJECTING and self.doubt is not Doubt.GUESSED and not LACKS_KERNEL.search(str(error)):
                 raise
             return False
         if not self._written and not random:
@@ -172,9 +181,8 @@ class Folding:
             for one, content in zip(results, contents, strict=True):
                 if one is not None:
                     # the CPU kernel returns no tensor for a gradient that is not needed
-                    set_known_values(one, content if content is not None and one.shape == content.shape else None)
-                    if self.assumed and type(one.allocation.known) is Uniform:
-                        one.allocation.known = one.allocation.known._replace(assumed=True)
+                    content = content if content is not None and one.shape == content.shape else None
+                    set_known_values(one, content, doubt=self.doubt)
         return True
 
     def _on_host(self, value: TorchAny, at: int | str) -> TorchAny:
@@ -187,7 +195,7 @@ class Folding:
                 host: TorchAny = writable_values(value, replaced=at in self._outputs)
             else:
                 host = host_values(value)
-                self.assumed |= type(value.allocation.known) is Uniform and value.allocation.known.assumed
+                self.doubt = max(self.doubt, doubt_of(value), Doubt(value.dtype.is_floating_point))
             self._unknown |= host is None
             return host
         if isinstance(value, (list, tuple)):

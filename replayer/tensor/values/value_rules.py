@@ -22,9 +22,9 @@ from functools import partial
 import torch
 
 from replayer.state import gpu
-from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Content, Matches, Truth, Uniform
+from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Content, Doubt, Matches, Truth, Uniform
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Several
-from replayer.tensor.values.known_values import REJECTING, Folding, fills_allocation, in_dtype, known_values
+from replayer.tensor.values.known_values import REJECTING, Folding, doubt_of, fills_allocation, in_dtype, known_values
 from replayer.tensor.values.script_branches import call_site
 from replayer.timing.stream import VirtualStream
 from replayer.torch_types import Op, TorchAny
@@ -90,7 +90,9 @@ def _rule(plan: Plan, folding: Folding | None, assume: Assume | None, uniform: T
     writes, checks = plan.writes, plan.signature.op in ("aten::_is_all_true", "aten::_is_any_true")
 
     def rule(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
-        if folding is not None and folding.fold(made, args, kwargs) and not (checks and folding.assumed):
+        if folding is not None and folding.fold(made, args, kwargs) and not (checks and folding.doubt is Doubt.GUESSED):
+            for allocation in _written(plan, args, kwargs) if folding.doubt else ():
+                allocation.mark(folding.doubt)
             return
         if uniform is not None:
             made.allocation.known = _uniform(uniform, made, args, kwargs)
@@ -169,7 +171,8 @@ def _assumption(func: Op, plan: Plan) -> Assume | None:
     if func in _AND:
         if _all_bool(plan):
             return _and
-        return _nothing if all(getattr(torch, dtype) in EXACT_DTYPES for dtype in plan.signature.dtypes) else None
+        is_exact = all(getattr(torch, dtype) in EXACT_DTYPES for dtype in plan.signature.dtypes)
+        return partial(_if_any_is, False) if is_exact else None
     if func in _OR and _all_bool(plan):
         return _or
     if func in _SUMS or func in _SAME_OF_ALL:
@@ -183,7 +186,7 @@ def _assumption(func: Op, plan: Plan) -> Assume | None:
 
 
 def _loss(made: TorchAny, args: TorchAny) -> Uniform:
-    return Uniform(gpu().values.assumed.loss(call_site()), made.tensor_meta.dtype, assumed=True)
+    return Uniform(gpu().values.assumed.loss(call_site()), made.tensor_meta.dtype, Doubt.GUESSED)
 
 
 def _comparison(func: Op) -> Assume:
@@ -193,9 +196,9 @@ def _comparison(func: Op) -> Assume:
     def assume(made: TorchAny, args: TorchAny) -> TorchAny:
         one, other = args[0], args[1]
         if isinstance(other, float) and math.isinf(other) and one.dtype.is_floating_point:
-            return Uniform(below if other > 0 else above, torch.bool)
+            return Uniform(below if other > 0 else above, torch.bool, Doubt.GUESSED)
         if isinstance(other, torch.Tensor) and hold_the_same(one, other):
-            return Uniform(func in _EQUAL, torch.bool)
+            return Uniform(func in _EQUAL, torch.bool, Doubt.NONE if one.dtype in EXACT_DTYPES else Doubt.GUESSED)
         if func in _INEQUALITIES and one.dtype.is_floating_point:
             return Truth.IN_RANGE
         return _matches(made, one, other) if name == "eq" else Truth.ZERO_OR_ONE
@@ -229,22 +232,20 @@ def _all_bool(plan: Plan) -> bool:
 
 
 def _and(made: torch.Tensor, args: TorchAny) -> TorchAny:
-    if any(_all_are(argument, False) for argument in args[:2]):
-        return Uniform(False, torch.bool)
     in_range = all(_is_in_range(argument) or _all_are(argument, True) for argument in args[:2])
-    return Truth.IN_RANGE if in_range else Truth.ZERO_OR_ONE
+    return _if_any_is(False, made, args) or (Truth.IN_RANGE if in_range else Truth.ZERO_OR_ONE)
 
 
-def _nothing(made: TorchAny, args: TorchAny) -> Uniform | None:
-    is_nothing = any(_all_are(argument, False) for argument in args[:2])
-    return Uniform(in_dtype(0, made.tensor_meta.dtype), made.tensor_meta.dtype) if is_nothing else None
+def _if_any_is(value: bool, made: TorchAny, args: TorchAny) -> Uniform | None:
+    """Return `value` as the result if all elements of an argument have this value. It is assumed if all such arguments are."""
+    deciding = [argument for argument in args[:2] if _all_are(argument, value)]
+    dtype = made.tensor_meta.dtype
+    return Uniform(in_dtype(value, dtype), dtype, min(map(doubt_of, deciding))) if deciding else None
 
 
 def _or(made: torch.Tensor, args: TorchAny) -> TorchAny:
-    if any(_all_are(argument, True) for argument in args[:2]):
-        return Uniform(True, torch.bool)
     bounds = [_is_in_range(argument) for argument in args[:2]]
-    return Truth.EQUAL_OR_IN_RANGE if sum(bounds) == 1 else Truth.ZERO_OR_ONE
+    return _if_any_is(True, made, args) or (Truth.EQUAL_OR_IN_RANGE if sum(bounds) == 1 else Truth.ZERO_OR_ONE)
 
 
 def _all_are(operand: TorchAny, value: bool) -> bool:
@@ -261,18 +262,19 @@ def _is_in_range(operand: TorchAny) -> bool:
 def _all(made: torch.Tensor, args: TorchAny) -> Uniform | None:
     known = args[0].allocation.known
     holds = type(known) is Truth and known is not Truth.ZERO_OR_ONE
-    return Uniform(True, torch.bool) if holds else _of_uniform(made, args)
+    return Uniform(True, torch.bool, Doubt.GUESSED) if holds else _of_uniform(made, args)
 
 
 def _any(made: torch.Tensor, args: TorchAny) -> Uniform | None:
-    return Uniform(False, torch.bool) if args[0].allocation.known is Truth.IN_RANGE else _of_uniform(made, args)
+    return Uniform(False, torch.bool, Doubt.GUESSED) if args[0].allocation.known is Truth.IN_RANGE else _of_uniform(made, args)
 
 
 def _of_uniform(made: TorchAny, args: TorchAny) -> Uniform | None:
     value = known_values(args[0])
     if value is None or isinstance(value, torch.Tensor):
         return None
-    return Uniform(bool(value) if made.tensor_meta.dtype is torch.bool else value, made.tensor_meta.dtype)
+    dtype = made.tensor_meta.dtype
+    return Uniform(bool(value) if dtype is torch.bool else value, dtype, doubt_of(args[0]))
 
 
 def _reduction(func: Op, plan: Plan) -> Assume:
@@ -280,7 +282,7 @@ def _reduction(func: Op, plan: Plan) -> Assume:
 
     def assume(made: TorchAny, args: TorchAny) -> Uniform | None:
         source = args[0]
-        known = source.allocation.known
+        known, doubt = source.allocation.known, Doubt.GUESSED
         elements = source.tensor_meta.numel // max(made.tensor_meta.numel, 1)
         compared = type(known) is Truth and known is not Truth.IN_RANGE
         if shares and (type(known) is Matches or compared or (known is None and source.tensor_meta.dtype is torch.bool)):
@@ -293,8 +295,8 @@ def _reduction(func: Op, plan: Plan) -> Assume:
             equal = _of_uniform(made, args)
             if equal is None:
                 return _loss(made, args) if not made.tensor_meta.shape and made.tensor_meta.dtype.is_floating_point else None
-            value = equal.value * elements if adds else equal.value
-        return Uniform(float(value) if made.tensor_meta.dtype.is_floating_point else value, made.tensor_meta.dtype)
+            value, doubt = equal.value * elements if adds else equal.value, equal.doubt
+        return Uniform(float(value) if made.tensor_meta.dtype.is_floating_point else value, made.tensor_meta.dtype, doubt)
 
     return assume
 
@@ -310,8 +312,8 @@ def _clone(made: TorchAny, args: TorchAny) -> TorchAny:
 
 
 _ASSUMED: dict[Op, Assume] = {
-    **dict.fromkeys((*_INVALID, aten._is_any_true.default), lambda made, args: Uniform(False, torch.bool)),
-    aten._is_all_true.default: lambda made, args: Uniform(True, torch.bool),
+    **dict.fromkeys((*_INVALID, aten._is_any_true.default), lambda made, args: Uniform(False, torch.bool, Doubt.GUESSED)),
+    aten._is_all_true.default: lambda made, args: Uniform(True, torch.bool, Doubt.GUESSED),
     **dict.fromkeys((aten.all.default, aten.all.dim, aten.all.dims), _all),
     **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), _any),
     aten.clone.default: _clone,
@@ -337,7 +339,7 @@ def _uniform(func: Op, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> Unif
         return torch.full((), known, dtype=value.dtype, device="cpu")
 
     try:
-        return Uniform(func(*map(one, args), **kwargs).item(), made.tensor_meta.dtype)
+        return Uniform(func(*map(one, args), **kwargs).item(), made.tensor_meta.dtype, max(map(doubt_of, args)))
     except (LookupError, RuntimeError):  # the CPU rejects an integer division by zero
         return None
 
@@ -349,7 +351,7 @@ def _counting(otherwise: Rule) -> Rule:
         known = allocation.known
         counts = type(known) is Uniform and type(args[1]) is int and not kwargs and known.dtype is torch.int64
         if counts and meta.dense and meta.extent_bytes == allocation.size_bytes:
-            allocation.known = tuple.__new__(Uniform, (known.value + args[1], known.dtype, False))
+            allocation.known = tuple.__new__(Uniform, (known.value + args[1], known.dtype, known.doubt))
         else:
             otherwise(made, args, kwargs)
 
@@ -361,4 +363,4 @@ def _count_all(made: torch.Tensor, args: TorchAny, kwargs: TorchAny) -> None:
         allocation = tensor.allocation
         known = allocation.known
         kept = type(known) is Uniform and fills_allocation(tensor)
-        allocation.known = Uniform(known.value + args[1], known.dtype) if kept else None
+        allocation.known = Uniform(known.value + args[1], known.dtype, known.doubt) if kept else None

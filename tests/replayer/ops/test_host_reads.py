@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from replayer.ops.host_reads import reads_an_argument
+from tests.replayer.fake_gpu import use
 
 
 @pytest.mark.parametrize(
@@ -62,3 +63,37 @@ def test_masked_assignment_reads_the_mask_unless_the_value_is_one_number(
     assert reads_an_argument(torch.ops.aten.index_put_.default, args, {}) is reads
     value.allocation = None
     assert reads_an_argument(torch.ops.aten.index_put_.default, args, {}) is (on_gpu and dtype == "bool")
+
+
+def test_known_integers_take_precedence_over_recorded_values() -> None:
+    """GIVEN labels from 0 to 6 on the host and a recorded largest label of 0 WHEN the script reads the largest label THEN it is
+    6, and the labels are valid for a network with 7 classes. A sum of known floats is the recorded value."""
+    gpu = use()
+    gpu.answers = {"aten::_local_scalar_dense": [0.0], "aten::copy_": [0.0, 0.0, 0.0]}
+    labels = torch.tensor([3, 6, 0]).to("cuda")
+    assert labels.max().item() == 6 and labels.tolist() == [3, 6, 0] and bool((labels == 6).any())
+    assert torch.ones(3, device="cuda").sum().item() == 0.0
+    torch.nn.functional.cross_entropy(torch.rand(3, 7, device="cuda"), labels)
+    assert len(gpu.reads) == 4
+
+
+_DOUBTFUL_RESULTS: dict[str, Any] = {
+    "argmax of known floats, which a GPU may round differently": lambda x, y: torch.ones(3, 2).to("cuda").argmax(1).sum(),
+    "sum of an unknown comparison": lambda x, y: (x.argmax(1) == y).sum(),
+    "sum added in place": lambda x, y: torch.zeros(3, dtype=torch.long, device="cuda").add_((x.argmax(1) == y).sum())[0],
+    "stacked sums": lambda x, y: torch.stack([(x.argmax(1) == y).sum(), y.max()])[1],
+    "stacked sums, copied": lambda x, y: torch.stack([(x.argmax(1) == y).sum(), y.max()]).clone()[1],
+    "copied into a part": lambda x, y: torch.zeros(3, device="cuda").long()[:2].copy_((x.argmax(1) == y).sum())[0],
+    "all finite": lambda x, y: x.isinf().logical_not().all().long(),
+    "counts of labels": lambda x, y: x.argmax(1).unique(return_counts=True)[1][0],
+    "mean is below infinity": lambda x, y: (x < torch.inf).sum() - 1,
+}
+
+
+@pytest.mark.parametrize("name", _DOUBTFUL_RESULTS)
+def test_recorded_values_take_precedence_over_integers_computed_from_floats_or_assumptions(name: str) -> None:
+    """GIVEN a recorded value of 7 WHEN the script reads an integer that depends on an assumption THEN the integer is 7."""
+    gpu = use()
+    gpu.answers, gpu.selections = {"aten::_local_scalar_dense": [7.0]}, {(3,): 2}
+    x, y = torch.rand(3, 7, device="cuda"), torch.tensor([3, 6, 0]).to("cuda")
+    assert _DOUBTFUL_RESULTS[name](x, y).item() == 7
