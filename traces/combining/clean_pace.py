@@ -5,8 +5,10 @@
     pace.scale[phase_row]                       # a factor for the remaining time
 
 Note [Interrupted steps]
-    Another program may interrupt the script in one of the few profiled steps. In steps with the same events, the time between
-    two neighboring events is therefore replaced by its median over these steps.
+    Another program may interrupt the script in one of the few profiled steps. The time between two neighboring ops or launches
+    is therefore replaced by its median over these steps. For example, the second gap between `aten::mm` and `aten::add` in the
+    forward pass is compared with the second such gap in the forward passes of the other steps, which may call other ops, too.
+    All medians of the forward passes are then multiplied by one number, so that a typical forward pass keeps its length.
 
 Note [Outliers in profiled steps]
     A profiled step may contain work that no other step contains, for example saving a checkpoint. A replay would then be too
@@ -20,7 +22,6 @@ Note [The wait for a batch]
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Self
@@ -28,15 +29,16 @@ from typing import Self
 import numpy as np
 
 from traces.combining.phase_labels import LOADER, LOADERS, PhaseLabels, counts_in
-from traces.combining.profiled_steps import LAUNCH, OP, PLAIN_OP, HostEvents, ProfiledSteps, active_ns, median_or_zero
+from traces.combining.profiled_steps import HostEvents, ProfiledSteps, active_ns, median_or_zero
 from traces.comparison.thresholds import FEWEST_ALIKE, LEAST_GAP_NS, OUTLIER_TIMES
 from traces.figures.measure import compiles_in_evaluation
 from traces.model.intervals import Intervals
-from traces.model.row_order import lists_by_key
+from traces.model.row_order import differs, lists_by_key
 from traces.model.run import ProfilerCost, Run
 from traces.model.trace import NONE, WITHOUT_PROFILER, Column, StepKind, Trace
 
 _FAR_NS = 1 << 52
+_PHASE = -2  # takes the place of an event's name at the start and the end of a phase
 
 
 class CleanPace:
@@ -68,14 +70,13 @@ class CleanPace:
                 usual_ns = np.maximum(usual_ns - unseen_ns[steps.of[[of[0] for of in places]]], 0)
             else:
                 kinds = trace.steps.kind[trace.phases.step[[steps.rows[of[0]] for of in places]]]
-                counts = np.array([steps.counts[of].sum(axis=0) for of in places])
                 scale = self.scale[steps.rows[places[0][0]]]  # one factor for all phases with this label
-                usual_ns = scale * _of_same_events(of_steps, kinds, counts)
+                usual_ns = scale * of_steps
                 for kind in np.unique(kinds).tolist():
                     own, clean = kinds == kind, is_clean[kind == StepKind.EVALUATION] & (labels.of == labels.ids[text])
                     of_clean, of_step = np.unique(trace.phases.step[clean], return_inverse=True)
                     clean_ns = np.bincount(of_step, trace.phases.duration_ns[clean], len(of_clean))
-                    usual_ns[own] = _without_outliers(usual_ns[own], counts[own][:, [OP, PLAIN_OP]].sum(axis=1), clean_ns)
+                    usual_ns[own] = _without_outliers(usual_ns[own], clean_ns)
                 usual_ns /= scale
             for of, has_ns, wanted_ns in zip(places, of_steps.tolist(), usual_ns.tolist(), strict=True):
                 if has_ns > 0:
@@ -92,24 +93,18 @@ class CleanPace:
 class WithoutCost:
     # see Note [The profiler's cost per event] in profiler_cost.py, and Note [Interrupted steps]
     def __init__(
-        self, times_ns: Column, cost_ns: Column, kinds: Column, of: Sequence[tuple[int, int]], start_ns: Column, end_ns: Column
+        self, times_ns: Column, cost_ns: Column, names: Column, kinds: Column, steps: Column, start_ns: Column, end_ns: Column
     ) -> None:
         self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
         times = times_ns - self.zero_ns
-        windows, gaps_ns, owed_ns, alike = [], [], [], defaultdict[tuple[int, int, bytes], list[int]](list)
-        for place, window in enumerate(zip((start_ns - self.zero_ns).tolist(), (end_ns - self.zero_ns).tolist(), strict=True)):
+        windows, gaps_ns, owed_ns, begun_by = [], [], [], []
+        for window in zip((start_ns - self.zero_ns).tolist(), (end_ns - self.zero_ns).tolist(), strict=True):
             first, last = times.searchsorted(window)
             windows.append(np.concatenate((window[:1], times[first:last], window[1:])))
             gaps_ns.append(np.diff(windows[-1]).astype(np.float64))
             owed_ns.append(np.append(cost_ns[first:last], 0.0))
-            if first < last:
-                alike[*of[place], kinds[first:last].tobytes()].append(place)
-        for places in alike.values():
-            if len(places) >= FEWEST_ALIKE:
-                recorded = np.array([gaps_ns[place] for place in places])
-                usual_ns = np.median(recorded, axis=0)
-                for place in places if usual_ns.any() else ():
-                    gaps_ns[place] = usual_ns * float(np.median(recorded.sum(axis=1)) / usual_ns.sum())
+            begun_by.append(np.append(_PHASE, names[first:last]))
+        gaps_ns = _usual_gaps(gaps_ns, begun_by, kinds, steps) if gaps_ns else []
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
         for at, recorded_ns, owed in zip(windows, gaps_ns, owed_ns, strict=True):
             # From the time between two CPU events, subtract the time that the profiler needs to record one event.
@@ -130,12 +125,36 @@ class WithoutCost:
         per_kind = np.append(np.array([getattr(cost, field.name) for field in fields(cost)], dtype=np.float64), 0.0)
         phases = trace.phases.take(steps.rows)
         windows = active_ns(phases.start_ns, waits), active_ns(phases.end_ns, waits)
-        of = list(zip(labels.of[steps.rows].tolist(), trace.steps.kind[phases.step].tolist(), strict=True))
-        return cls(active_ns(events.time_ns, waits), per_kind[events.kind], events.kind, of, *windows)
+        waits_for_data = np.arange(len(phases)) * (phases.name == trace.strings.find(LOADER))
+        columns = labels.of[steps.rows], trace.steps.kind[phases.step], waits_for_data
+        kinds = np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1)
+        return cls(active_ns(events.time_ns, waits), per_kind[events.kind], events.name, kinds, phases.step, *windows)
 
     def __call__(self, times_ns: Column) -> Column:
         moved = np.interp(np.asarray(times_ns) - self.zero_ns, self._before, self._after)
         return np.asarray(np.rint(moved).astype(np.int64) + self.zero_ns)
+
+
+def _usual_gaps(gaps_ns: Sequence[Column], begun_by: Sequence[Column], kinds: Column, steps: Column) -> list[Column]:
+    # see Note [Interrupted steps]
+    all_ns, names = np.concatenate(gaps_ns), np.concatenate(begun_by)
+    begins = np.flatnonzero(names != NONE)
+    between_ns, phase = np.add.reduceat(all_ns, begins), np.repeat(np.arange(len(kinds)), [*map(len, gaps_ns)])
+    places, step = np.arange(len(begins)), steps[phase[begins]]
+    ids = np.unique(names[begins], return_inverse=True)[1]
+    key = (kinds[phase[begins]] * len(names) + ids) * len(names) + np.roll(ids, -1)  # a phase's last gap ends with `_PHASE`
+    order = np.lexsort((step, key))
+    number = np.empty_like(order)
+    number[order] = places - np.maximum.accumulate(places * differs(step[order], key[order]))
+    order = np.lexsort((between_ns, number, key))
+    firsts = np.flatnonzero(differs(number[order], key[order]))
+    counts = np.diff(firsts, append=len(order))
+    usual_ns = np.empty_like(between_ns)
+    usual_ns[order] = np.repeat(between_ns[order[[firsts + (counts - 1) // 2, firsts + counts // 2]]].mean(axis=0), counts)
+    ratio = np.divide(usual_ns, between_ns, out=np.ones_like(usual_ns), where=between_ns > 0)
+    found = np.split(all_ns * np.repeat(ratio, np.diff(begins, append=len(names))), np.flatnonzero(np.diff(phase)) + 1)
+    longer = np.array([gaps.sum() / usual.sum() if usual.any() else 1.0 for gaps, usual in zip(gaps_ns, found, strict=True)])
+    return [usual * np.median(longer[kinds == kind]) for usual, kind in zip(found, kinds.tolist(), strict=True)]
 
 
 class _StagePace:
@@ -173,13 +192,6 @@ def _stages(trace: Trace, row: int) -> tuple[tuple[int, ...], Column]:
     return tuple(names), np.array([*moments_ns, int(phases.end_ns[row])])
 
 
-def _of_same_events(own_ns: Column, kinds: Column, counts: Column) -> Column:
-    event_counts = np.column_stack([kinds, counts[:, [OP, PLAIN_OP, LAUNCH]]])
-    _, group = np.unique(event_counts, axis=0, return_inverse=True)
-    group = group.reshape(-1)
-    return np.array([np.median(own_ns[group == own]) for own in group.tolist()])
-
-
 def _without_profiler(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Column, Column]:
     kind, of = trace.steps.kind, trace.phases.step
     is_own = (trace.steps.rank == rank) & ~np.isin(np.arange(len(trace.steps)), steps.steps)
@@ -188,15 +200,12 @@ def _without_profiler(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Co
     return np.append(training, False)[of], np.append(evaluation, False)[of]
 
 
-def _without_outliers(values_ns: Column, ops: Column, clean_ns: Column) -> Column:
+def _without_outliers(values_ns: Column, clean_ns: Column) -> Column:
     # see Note [Outliers in profiled steps]
-    if len(clean_ns) < FEWEST_ALIKE:
+    is_outlier = values_ns > OUTLIER_TIMES * clean_ns.max(initial=0)
+    if len(clean_ns) < FEWEST_ALIKE or is_outlier.all():
         return values_ns
-    more = np.maximum(ops / max(median_or_zero(ops), 1.0), 1.0)
-    is_outlier = values_ns > OUTLIER_TIMES * clean_ns.max() * more
-    if is_outlier.all():
-        return values_ns
-    return np.asarray(np.where(is_outlier, median_or_zero((values_ns / more)[~is_outlier]) * more, values_ns))
+    return np.asarray(np.where(is_outlier, median_or_zero(values_ns[~is_outlier]), values_ns))
 
 
 def _clean_loader_ns(trace: Trace, is_clean: Column) -> Column:

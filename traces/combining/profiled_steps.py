@@ -26,6 +26,7 @@ OP, PLAIN_OP, RANGE, MODULE, RUNTIME, LAUNCH, MEMORY, COMPILED_RANGE, TRITON_KER
 class HostEvents(NamedTuple):
     time_ns: Column
     kind: Column  # NONE marks the end of an event
+    name: Column  # a number for each name of an op or a launch, and another number for its end; NONE for other events
 
     @classmethod
     def of(cls, trace: Trace, rank: int) -> HostEvents:
@@ -47,8 +48,10 @@ class HostEvents(NamedTuple):
         requests = memory.time_ns[np.isin(memory.thread, chosen)]
         times = np.concatenate((host.start_ns[rows], requests, host.end_ns[rows]))
         kinds = np.concatenate((kind[rows], np.full(len(requests), MEMORY), np.full(len(rows), NONE)))
+        names = np.where(np.isin(kind[rows], (OP, PLAIN_OP, LAUNCH)), 2 * host.name[rows].astype(np.int64), NONE)
+        names = np.concatenate((names, np.full(len(requests), NONE), np.where(names != NONE, names + 1, NONE)))
         order = np.argsort(times, kind="stable")
-        return cls(times[order], kinds[order])
+        return cls(times[order], kinds[order], names[order])
 
     def counts(self, start_ns: Column, end_ns: Column) -> Column:
         started = np.cumsum(self.kind[:, None] == np.arange(len(EVENT_COSTS)), axis=0)

@@ -204,9 +204,9 @@ EVENT_COST_SPREAD = 0.5  # share of the cost
 # chosen: PyTorch takes twice as long to dispatch a view op
 LEAST_GAP_NS = 100  # ns
 
-# gaps between events are replaced by median gaps if at least this many phases have the same events
+# at least this many steps of a kind are needed to compare their times with other steps
 # chosen: a median of 3 ignores one unusual value
-FEWEST_ALIKE = 3  # phases with the same events
+FEWEST_ALIKE = 3  # steps of a kind
 
 # a profiled phase that takes longer than this is not typical, and gets the time of other profiled phases
 # chosen: only unusual work, such as saving a checkpoint, makes a phase 3 times as long

@@ -83,7 +83,8 @@ def test_profiled_steps_with_different_work_keep_their_times_without_profiler_sl
     work = [[("forward", a), ("backward", b)] for a, b in ((300, 100), (100, 300), (100, 100))]
     trace = recorded([*((StepKind.STEADY, work[kind]) for kind in (0, 0, 1, 1, 2)), *((StepKind.PROFILED, of) for of in work)])
     begins_ns = trace.phases.start_ns[trace.phases.step >= 5] - trace.steps.start_ns[0]
-    add_ops(trace, [(begin + 10 * n, 5) for ops, begin in enumerate(begins_ns.tolist()) for n in range(ops)])
+    for ops, begin in enumerate(begins_ns.tolist()):
+        add_ops(trace, [(begin + 10 * n, 5) for n in range(ops)], name=f"aten::op_{ops}")
     trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
     assert [clean_phases(trace, step) for step in (5, 6, 7)] == [pytest.approx(dict(of)) for of in work]
 
@@ -225,15 +226,15 @@ def test_steps_with_different_numbers_of_phases_get_separate_scale_factors() -> 
 def test_profiled_steps_are_compared_only_with_unprofiled_steps_of_the_same_work(
     before: int, ops: int, later: int, op_ns: int, later_ns: int
 ) -> None:
-    """GIVEN two windows of profiled steps WHEN the steps of the second window call two ops instead of one THEN the window with
-    more clean steps decides the cost of an op."""
+    """GIVEN two windows of profiled steps WHEN the steps of the second window call two other ops instead of one THEN the window
+    with more clean steps decides the cost of an op."""
     steps: list[Step] = [(StepKind.STEADY, [("forward", 100)])] * before + [(StepKind.PROFILED, [("forward", 200)])] * 3
     steps += [(StepKind.STEADY, [("forward", 400)])] * 3 + [(StepKind.PROFILED, [("forward", 1000)])] * later
     trace = recorded([*steps, *[(StepKind.STEADY, [("forward", 400)])] * 3])
     begins_ns = (trace.steps.start_ns[trace.steps.kind == StepKind.PROFILED] - UNIX_NS).tolist()
     add_ops(trace, [(begin_ns, 0) for begin_ns in begins_ns[:3]])
     for place in range(ops):
-        add_ops(trace, [(begin_ns + place, 0) for begin_ns in begins_ns[3:]])
+        add_ops(trace, [(begin_ns + place, 0) for begin_ns in begins_ns[3:]], name="aten::mm" if ops > 1 else "aten::add")
     run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
     assert run.profiler_cost is not None and run.profiler_cost.op_ns == op_ns
     assert clean_phases(trace, before + 6)["forward"] == pytest.approx(later_ns)
@@ -262,7 +263,7 @@ def test_the_profiler_cost_ignores_steps_with_an_unusual_number_of_ops() -> None
     )
     begins_ns = (trace.steps.start_ns[3:] - UNIX_NS).tolist()
     add_ops(trace, [(begin_ns, 0) for begin_ns in begins_ns])
-    add_ops(trace, [(begin_ns + 500, 0) for begin_ns in begins_ns[3:]])
+    add_ops(trace, [(begin_ns + 500, 0) for begin_ns in begins_ns[3:]], name="aten::mm")
     run = with_clean_pace(Run(), trace, 0)
     assert run.profiler_cost is not None and run.profiler_cost.op_ns == 100 and run.host_scale == {"forward": 1.0}
 
