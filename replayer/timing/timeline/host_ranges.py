@@ -146,6 +146,8 @@ class TakenRanges:
         begins, ends = marks.begins, marks.ends()
         first = np.searchsorted(op, marks.op[begins])
         last = np.searchsorted(op, np.append(marks.op, op[-1] + 1 if len(op) else 0)[ends]) - 1
+        # The rows of `record_function` have the clock's time, and ops inside may begin earlier.
+        start_ns, end_ns = np.minimum.accumulate(start_ns[::-1])[::-1], np.maximum.accumulate(end_ns)
         starts, until = np.append(start_ns, self.begun_ns), np.append(end_ns, self.begun_ns)
         # a range without ops is placed at the end of the previous op
         begin_ns = np.where(first <= last, starts[np.minimum(first, len(op))], until[last])

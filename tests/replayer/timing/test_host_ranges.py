@@ -136,6 +136,16 @@ def test_a_nested_call_without_ops_stays_inside_its_outer_call() -> None:
     assert parent.tolist() == [NONE, 2, NONE, 2, 3]
 
 
+def test_a_module_begins_with_its_earliest_row() -> None:
+    """GIVEN a module with the row of a `record_function` from 7 to 9 and an op from 5 to 6 THEN the module runs from 5 to 9."""
+    ranges = HostRanges()
+    ranges.of_thread(0).extend((8 * NAMED, ~6))
+    ranges.assign_rows(0, 2)
+    made, parent = ranges.pop(2).rows(np.zeros(2, np.int64), np.array([7, 5]), np.array([9, 6]), 0)
+    assert made.tolist() == [[0, HostKind.ANNOTATION, 7, 5, 4]]
+    assert parent.tolist() == [2, 2, NONE]
+
+
 def test_module_ranges_of_threads_are_separate() -> None:
     ranges = HostRanges()
     ranges.of_thread(0).append(8 * NAMED)
