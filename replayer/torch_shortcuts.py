@@ -88,10 +88,12 @@ def without_override_lookup(update: TorchFunction, tensor_class: TorchAny) -> To
     without_overrides: TorchAny = torch._C.DisableTorchFunctionSubclass
     parameter_class = tensor_class.parameter_class
     takes_closure = update.__name__ == "step"
+    # while torch.compile traces the update, its own classes need the lookup
+    compiles: TorchAny = torch._C._dynamo.eval_frame.get_eval_frame_callback
 
     @stands_for(update)
     def shorter(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        if takes_closure and (args or kwargs):
+        if (takes_closure and (args or kwargs)) or compiles():
             return update(self, *args, **kwargs)
         kinds = [kind for group in self.param_groups for kind in map(type, group["params"])]
         if kinds.count(tensor_class) + kinds.count(parameter_class) < len(kinds):

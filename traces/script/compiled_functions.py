@@ -93,6 +93,11 @@ def _trace_originals(variables: Any) -> None:
 
     patch_around(variables.UserFunctionVariable, __init__=traced)
     patch_around(variables.UserMethodVariable, __init__=traced_method)
+    # the message about a function that is not traced names the function's file
+    patch_around(
+        variables.SkipFunctionVariable,
+        __init__=lambda create, self, value, *args, **kwargs: create(self, _original_of(value), *args, **kwargs),
+    )
 
 
 def _find_original_methods(variables: Any) -> None:
@@ -102,7 +107,7 @@ def _find_original_methods(variables: Any) -> None:
         return found if isinstance(original, FunctionType) else original
 
     kind = variables.UserDefinedObjectVariable
-    for name in ("_maybe_get_baseclass_method", "lookup_class_mro_attr"):
+    for name in ("_maybe_get_baseclass_method", "lookup_class_mro_attr", "_getattr_static"):
         if hasattr(kind, name):
             patch_around(kind, **{name: find})
 

@@ -18,7 +18,7 @@ PROGRAMS = (
     "gpt", "item_breaks_the_graph", "full_graph_error", "sizes_become_dynamic", "recompiles_until_the_limit", "stances",
     "optimizer_step", "scheduled_optimizer_step", "checkpointed_with_dropout", "encoder_inference", "hooks_and_buffers",
     "logged", "default_device", "disabled_without_its_callees", "whole_step_with_clipping", "methods_of_optimizers",
-    "generator_breaks_the_graph",
+    "generator_breaks_the_graph", "gradient_penalty",
 )  # fmt: skip
 
 

@@ -233,7 +233,8 @@ with torch.no_grad():
     made = replay_script(script, recording())
     (call,) = region_calls(made)
     assert len(call.launching) == 3
-    assert made.memory.bytes[made.memory.bytes > 0].tolist() == [1024, 1024]  # these are the blocks of x and y
+    # These are the blocks of x and y. While PyTorch 2.10 traces the module, it also allocates 512 bytes.
+    assert made.memory.bytes[made.memory.bytes > 512].tolist() == [1024, 1024]
 
 
 def test_each_backward_pass_uses_the_shapes_of_its_forward_pass() -> None:

@@ -20,6 +20,17 @@ def test_fake_tensors_support_a_backward_pass() -> None:
         assert w.grad is not None and w.grad.device == w.device == torch.device("cuda", 0)
 
 
+def test_shapes_of_an_op_without_a_meta_kernel_are_inferred_on_the_cpu() -> None:
+    """PyTorch runs such an op on zeros to get its shapes, and the virtual GPU cannot run it. The results are on the GPU."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        x = torch.ones(4, 3, device="cuda")
+        packed, factors = torch.geqrf(x)
+        assert (packed.shape, factors.shape) == ((4, 3), (3,))
+        assert x.device == packed.device == factors.device == torch.device("cuda", 0)
+
+
 def test_a_module_on_the_virtual_gpu_can_be_exported() -> None:
     layer = torch.nn.Linear(4, 3).cuda()
     program = torch.export.export(layer, (torch.ones(2, 4).cuda(),))
