@@ -42,6 +42,7 @@ class Copy(NamedTuple):
 
 class CopyCosts:
     def __init__(self, speed: DeviceSpeed, device_name: str = "") -> None:
+        self.slowdown = 1.0  # slowdown of this GPU, see RecordedRun
         # bandwidth in bytes per ns
         self._bandwidths: dict[CopyKind, tuple[float, Origin]] = {
             ("h2d", True): (PINNED_GBPS, Origin.PUBLISHED),
@@ -95,7 +96,7 @@ class CopyCosts:
         key = (kind, pinned and kind in _HOST)
         bandwidth, origin = self._bandwidths[key]
         duration_ns = int(size_bytes / bandwidth) + self._latencies_ns.get(key, KERNEL_FLOOR_NS)
-        return Copy(_LABELS[key], size_bytes, duration_ns, origin, self._others.get(key, frozenset()))
+        return Copy(_LABELS[key], size_bytes, round(duration_ns * self.slowdown), origin, self._others.get(key, frozenset()))
 
     def read(self, size_bytes: int) -> Copy:
         copy = self.copy("d2h", False, size_bytes)

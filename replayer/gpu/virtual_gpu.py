@@ -109,6 +109,7 @@ class VirtualGpu:
         self.devices: list[VirtualDevice] = []
         self.current = CurrentStreams(self.devices, self.simulator.scheduler)
         transfers = CopyCosts.of(trace, recording.speed, config.link_gbps)
+        transfers.slowdown = links.slowdown
         self.launches = ScriptLaunches(self.current, self.simulator, transfers)
         self.ranks = RankOperations(self.launches, CollectiveCosts.of(trace))
         self.streams = Streams(self.launches, self.ranks)

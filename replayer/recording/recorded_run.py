@@ -35,7 +35,8 @@ from traces.rates.op_cost import flops, size_bytes
 
 class RecordedRun:
     def __init__(self, trace: Trace, rank: int = 0, slowdown: float = 1.0) -> None:
-        """Read the steps of one rank. The durations of all kernels except communication are multiplied by `slowdown`."""
+        """Read the steps of one rank. The durations of kernels and copies, except communication, are multiplied by
+        `slowdown`."""
         self.trace = trace
         self.slowdown = slowdown
         self.devices = [device for device in trace.devices if device.rank == rank]
@@ -80,7 +81,7 @@ class RecordedRun:
                         self.samples.setdefault(name, []).append((one, ns))
                         is_long = ns > SHORT_KERNEL_NS * len(one.kernels)
                         if is_long and not flops(name.partition("|")[0], one.shapes):
-                            fit.append((size_bytes(one.shapes, one.dtype), ns))
+                            fit.append((size_bytes(one.shapes, one.dtype), round(ns / self.slowdown)))
         # median of `_host_paces` by key of the op's name
         self.host_ns = {name: int(median(times_ns)) for name, times_ns in host_ns.items()}
         self.usual_host_ns = int(median(self.host_ns.values())) if self.host_ns else 0

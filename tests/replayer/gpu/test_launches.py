@@ -42,6 +42,12 @@ def names(log: Log) -> list[str]:
     return [log.strings[row[2]] for row in log.host]
 
 
+def test_unrecorded_copies_take_twice_as_long_on_a_rank_that_is_twice_as_slow() -> None:
+    usual, slow = (gpu_of(links=ScriptLinks(slowdown=slowdown))[0].launches.transfers for slowdown in (1, 2))
+    for kind in ("h2d", "d2h", "d2d", "p2p"):
+        assert slow.copy(kind, False, 4 << 20).duration_ns == 2 * usual.copy(kind, False, 4 << 20).duration_ns
+
+
 def test_launches_are_simulated_in_batches_of_256() -> None:
     gpu, _, log = started()
     for _ in range(255):
