@@ -13,7 +13,7 @@ from tracer import state
 
 @pytest.fixture(autouse=True)
 def unstarted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(vars(state._STATE), "recorder", None)
+    monkeypatch.setitem(state._STATE, "recorder", None)
     monkeypatch.setattr(state._STATE, "make", None)
 
 

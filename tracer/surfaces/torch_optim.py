@@ -25,7 +25,10 @@ def install(torch: ModuleType) -> None:
         return to is not None and to.steps.profiler.active
 
     def whole_step() -> Any:
-        return torch.autograd.profiler.record_function("optimizer") if is_profiled() and has_compiled() else None
+        to = started()
+        if to is None or not to.steps.profiler.active or not has_compiled():
+            return None
+        return torch.autograd.profiler.record_function("optimizer")
 
     def closure(call: Callable[..., Any]) -> Callable[..., Any]:
         @stands_for(call)

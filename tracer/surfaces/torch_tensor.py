@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 from tracer.state import recorder, started
 from traces.model.trace import READ_LIMIT
 from traces.script.patching import Keywords, PhaseScope, Positional, around, patch, stands_for
-from traces.script.script_hooks import SCALAR_READS
+from traces.script.script_hooks import SCALAR_READS, compiling
 
 Call = Callable[..., Any]
 
@@ -77,10 +77,11 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
         """Forked processes may call `torch.cuda.device_count`, because the call does not initialize CUDA."""
         return bool(torch.cuda.device_count() == 0)
 
-    is_compiling = torch._guards.TracingContext.try_get  # not a read by the script: a compiler reads constants of its graph
+    is_compiling = compiling(torch)  # not a read by the script: a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        if DEPTH.quiet or not ((is_on_gpu := attribute(tensor, "is_cuda")) or without_gpu()) or is_compiling():
+        is_on_gpu = attribute(tensor, "is_cuda") if has_torch_function_unary(tensor) else getattr(tensor, "is_cuda", None)
+        if not (is_on_gpu or without_gpu()) or DEPTH.quiet or is_compiling():
             return False
         to = started()
         return to is not None and (is_on_gpu or to.phase != "optimizer")
@@ -126,7 +127,8 @@ class _ReadsAndMoves:
             finally:
                 depth.quiet -= 1
             if isinstance(value, int | float):  # a complex number, or what the script's tensor class returns, is not recorded
-                to.read("aten::_local_scalar_dense", _name_of(attribute(tensor, "dtype")), [float(value)])
+                dtype = attribute(tensor, "dtype") if has_torch_function_unary(tensor) else tensor.dtype
+                to.read("aten::_local_scalar_dense", _name_of(dtype), [float(value)])
             return value
 
         return read
@@ -144,10 +146,14 @@ class _ReadsAndMoves:
 
         @stands_for(call)
         def move(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            target = args[0].type if args and type(args[0]) is device else _device_type(args, kwargs)
-            if target == "cpu" and attribute(tensor, "is_cuda"):
-                return self.copy_read(call, tensor, *args, **kwargs)
-            return (in_phase if target == "cuda" and not attribute(tensor, "is_cuda") else call)(tensor, *args, **kwargs)
+            wanted = args[0] if args else None
+            if type(wanted) is str:
+                target: str | None = wanted.partition(":")[0]
+            else:
+                target = wanted.type if type(wanted) is device else _device_type(args, kwargs)
+            if attribute(tensor, "is_cuda") if has_torch_function_unary(tensor) else tensor.is_cuda:
+                return self.copy_read(call, tensor, *args, **kwargs) if target == "cpu" else call(tensor, *args, **kwargs)
+            return (in_phase if target == "cuda" else call)(tensor, *args, **kwargs)
 
         return move
 

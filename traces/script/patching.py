@@ -23,6 +23,7 @@ from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from threading import get_ident
 from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
@@ -245,34 +246,27 @@ class PhaseListener(Protocol):
         """Handle the end of a phase. `error` is the exception that ended the phase, or None."""
 
 
-class _EntriesOfThread(threading.local):
-    def __init__(self) -> None:
-        self.depths: dict[PhaseScope, int] = {}  # nesting depth of each scope that the thread has entered
-
-
-# shared by all PhaseScope objects, because reading a thread-local object is slow
-_ENTRIES = _EntriesOfThread()
-
-
 class PhaseScope:
     """Reports the start and end of a training phase. Nested `with` blocks of one thread count as one phase."""
 
     def __init__(self, phase: str, listener: Callable[[], PhaseListener | None]) -> None:
         self.phase = phase
         self._listener = listener
+        # nesting depth of the scope in each thread; a dict is faster than a thread-local object
+        self._depths: dict[int, int] = {}
 
     def __enter__(self) -> Self:
-        depths = _ENTRIES.depths
-        if self not in depths and (listener := self._listener()) is not None:
+        depths, thread = self._depths, get_ident()
+        if thread not in depths and (listener := self._listener()) is not None:
             listener.enter_phase(self.phase)
-        depths[self] = depths.get(self, 0) + 1
+        depths[thread] = depths.get(thread, 0) + 1
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        depths = _ENTRIES.depths
-        depth = depths.pop(self) - 1
+        depths, thread = self._depths, get_ident()
+        depth = depths.pop(thread) - 1
         if depth:
-            depths[self] = depth
+            depths[thread] = depth
         elif (listener := self._listener()) is not None:
             listener.leave_phase(self.phase, error)
 
@@ -284,24 +278,24 @@ class PhaseScope:
     ) -> Callable[..., Any]:
         """Wrap a PyTorch function such as `backward`. Each call of the wrapped function counts as one training phase. `begins`
         is called before the function, and `completed` afterwards, except after an exception."""
-        scope, hearing, phase = self, self._listener, self.phase
+        depths, hearing, phase = self._depths, self._listener, self.phase
 
         @stands_for(call)
         def inside(*args: Any, **kwargs: Any) -> Any:
-            depths = _ENTRIES.depths
-            if scope in depths or (listener := hearing()) is None:
+            thread = get_ident()
+            if thread in depths or (listener := hearing()) is None:
                 return call(*args, **kwargs)
             if begins is not None:
                 begins(listener, args, kwargs)
             listener.enter_phase(phase)
-            depths[scope] = 1
+            depths[thread] = 1
             try:
                 result = call(*args, **kwargs)
             except BaseException as error:
-                del depths[scope]
+                del depths[thread]
                 listener.leave_phase(phase, error)
                 raise
-            del depths[scope]
+            del depths[thread]
             listener.leave_phase(phase)
             if completed is not None:
                 completed(listener, args)
@@ -314,16 +308,16 @@ class PhaseScope:
 
         @stands_for(call)
         def outside(*args: Any, **kwargs: Any) -> Any:
-            depths = _ENTRIES.depths
-            if self not in depths or (listener := self._listener()) is None:
+            depths, thread = self._depths, get_ident()
+            if thread not in depths or (listener := self._listener()) is None:
                 return call(*args, **kwargs)
             listener.leave_phase(self.phase)
-            depth = depths.pop(self)
+            depth = depths.pop(thread)
             try:
                 return call(*args, **kwargs)
             finally:
                 listener.enter_phase(self.phase)
-                depths[self] = depth
+                depths[thread] = depth
 
         return outside
 

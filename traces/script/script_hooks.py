@@ -118,13 +118,13 @@ class ScriptHooks:
         autograd = self._torch.autograd
         scope = patching.PhaseScope("backward", self._listener)
         nodes, since = autograd._get_sequence_nr, SINCE_BACKWARD
-        is_compiling = self._torch._guards.TracingContext.try_get
+        is_compiling = compiling(self._torch)
 
-        def begins(builds_graph: patching.Argument) -> Callable[..., None]:
+        def begins(position: int) -> Callable[..., None]:  # `position` of the argument `create_graph`
             def begin(listener: CallListener, args: patching.Positional, kwargs: patching.Keywords) -> None:
                 if since.nodes is not None:
                     self.report_forward_pass(listener)
-                since.built_graph = bool(builds_graph(args, kwargs))
+                since.built_graph = bool(args[position] if position < len(args) else kwargs.get("create_graph"))
 
             return begin
 
@@ -137,10 +137,10 @@ class ScriptHooks:
 
         patching.patch(
             autograd,
-            backward=scope.wrap(autograd.backward, passed, begins(patching.argument(autograd.backward, "create_graph"))),
-            grad=scope.wrap(autograd.grad, passed, begins(patching.argument(autograd.grad, "create_graph"))),
+            backward=scope.wrap(autograd.backward, passed, begins(3)),
+            grad=scope.wrap(autograd.grad, passed, begins(4)),
         )
-        run = scope.wrap(autograd.graph._engine_run_backward, passed, begins(lambda args, _: args[3]))
+        run = scope.wrap(autograd.graph._engine_run_backward, passed, begins(3))
         for module in (autograd.graph, autograd):
             patching.patch(module, _engine_run_backward=run)
 
@@ -290,7 +290,7 @@ class ScriptHooks:
         running_backward = self._torch._C._current_graph_task_id  # -1 outside backward passes
         within, since_backward = calls.within, SINCE_BACKWARD
         tracing, set_tracing = self._torch._C._get_tracing_state, self._torch._C._set_tracing_state
-        is_compiling = self._torch._guards.TracingContext.try_get
+        is_compiling = compiling(self._torch)
 
         # The argument must be called `self`, because torch.profiler looks for a local variable with this name.
         @patching.stands_for(call)
@@ -312,16 +312,18 @@ class ScriptHooks:
             since_backward.nodes = None
             _REPORTS.count += 1
             returned: Callable[[], None] | None = None
-            traced = tracing()
+            workload = listener.workload
+            # torch.jit.trace would add the sizes that are read here to the graph
+            traced = tracing() if workload.is_open or workload.on_every_call is not None else None
             try:
                 if traced is not None:
-                    set_tracing(None)  # torch.jit.trace would add the sizes that are read here to the graph
-                if (tell := listener.workload.on_every_call) is not None:
+                    set_tracing(None)
+                if (tell := workload.on_every_call) is not None:
                     returned = tell(self, described([args, kwargs]), autocast(self), grad_enabled())
                 listener.module_called(id(self), grad_enabled())
                 # Activation checkpointing calls modules again during the backward pass, and these calls do not count.
-                if listener.workload.is_open and running_backward() == -1:
-                    listener.workload.module_called(self, described([args, kwargs]), autocast(self))
+                if workload.is_open and running_backward() == -1:
+                    workload.module_called(self, described([args, kwargs]), autocast(self))
                 if traced is not None:
                     set_tracing(traced)
                 if marks is not None:
@@ -357,6 +359,11 @@ class ScriptHooks:
                 shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
             if all(type(size) is int for size in shape):
                 yield shape, dtype
+
+
+def compiling(torch: Any) -> Callable[[], Any]:
+    """Return a fast version of `TracingContext.try_get`. Its result is None, except while torch.compile compiles code."""
+    return partial(getattr, torch._guards._TLS, "tracing_context", None)
 
 
 def _subclasses(cls: Any) -> Iterator[type]:

@@ -66,7 +66,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
     ddp = torch.nn.parallel.DistributedDataParallel
     monkeypatch.setattr(ddp, "__init__", ddp.__init__)
     notes: Any = Notes()
-    monkeypatch.setitem(vars(state._STATE), "recorder", None)
+    monkeypatch.setitem(state._STATE, "recorder", None)
     monkeypatch.setattr(state._STATE, "make", None)
     state.start(lambda: notes)
     state.recorder()

@@ -45,7 +45,7 @@ class Notes:
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     notes: Any = Notes()
-    monkeypatch.setitem(vars(state._STATE), "recorder", None)
+    monkeypatch.setitem(state._STATE, "recorder", None)
     monkeypatch.setattr(state._STATE, "make", None)
     state.start(lambda: notes)
     state.recorder()

@@ -72,7 +72,7 @@ def test_modules_are_not_wrapped_once_code_is_compiled(monkeypatch: pytest.Monke
 
 
 def test_modules_with_lazy_parameters_can_be_moved_while_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(vars(state._STATE), "recorder", MagicMock())
+    monkeypatch.setitem(state._STATE, "recorder", MagicMock())
     try:
         torch_tensor.install(torch)
         torch_nn_module.install(torch)

@@ -56,7 +56,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
     for function in (_functions().Gather, _functions().Broadcast):
         monkeypatch.setattr(function, "backward", staticmethod(function.backward))
     notes: Any = Notes()
-    monkeypatch.setitem(vars(state._STATE), "recorder", None)
+    monkeypatch.setitem(state._STATE, "recorder", None)
     monkeypatch.setattr(state._STATE, "make", None)
     state.start(lambda: notes)
     torch_nn_parallel.install(torch)

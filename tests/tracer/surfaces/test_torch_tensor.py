@@ -81,9 +81,9 @@ class Script:
         class ScriptTensor(Tensor): ...
 
         self.tensor = ScriptTensor
-        self.compiles = False
+        self.tracing_context = False
         self.recorder = Recorder()
-        monkeypatch.setitem(vars(state._STATE), "recorder", self.recorder)
+        monkeypatch.setitem(state._STATE, "recorder", self.recorder)
 
         def equal(input: Any, other: Any) -> bool:
             return bool(input.item() == other.item())
@@ -93,7 +93,7 @@ class Script:
             equal=equal,
             allclose=equal,
             cuda=SimpleNamespace(device_count=lambda: gpus),
-            _guards=SimpleNamespace(TracingContext=SimpleNamespace(try_get=lambda: self.compiles)),
+            _guards=SimpleNamespace(_TLS=self),
         )
         torch_tensor.install(torch)
         self.torch = torch
@@ -137,9 +137,9 @@ def test_reading_a_gpu_tensor_during_an_optimizer_step_is_recorded(on_gpu: Scrip
 
 
 def test_reads_by_torch_compile_and_by_the_recorder_are_not_recorded(on_gpu: Script) -> None:
-    on_gpu.compiles = True
+    on_gpu.tracing_context = True
     on_gpu.tensor([1.0]).item()
-    on_gpu.compiles = False
+    on_gpu.tracing_context = False
     with torch_tensor.WithoutReads():
         on_gpu.tensor([1.0]).item()
     assert on_gpu.recorder.reads == []
@@ -148,7 +148,7 @@ def test_reads_by_torch_compile_and_by_the_recorder_are_not_recorded(on_gpu: Scr
 
 
 def test_without_a_recorder_tensors_are_read_as_usual(on_gpu: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(vars(state._STATE), "recorder", None)
+    monkeypatch.setitem(state._STATE, "recorder", None)
     assert on_gpu.tensor([3.0]).item() == 3.0
     assert on_gpu.recorder.reads == []
 
