@@ -10,8 +10,9 @@ Note [Training steps of several kinds]
     times from a recorded step with the same numbers of backward passes and optimizer steps. Several recorded steps may have
     these numbers. In this case, the replay uses the steps that are most similar to the recorded step with the same number. Two
     steps are similar if all phases that occur in only one of the steps are short. A step that starts the loader's processes,
-    for example, has a long phase "other". If some of the similar steps have exactly the same phases, only these steps provide
-    times. A step in which an epoch ends, for example, has an additional phase.
+    for example, has a long phase "other". If at least half of the similar steps have exactly the same phases, only these steps
+    provide times. A step in which an epoch ends, for example, has an additional phase. If only a few profiled steps have the
+    same phases as the steps without the profiler, they may be unusual: only the profiler sees a copy inside `aten::index`.
 
 Note [Windows of the profiler]
     If a script begins a new kind of step, for example with another network, the recorder profiles such steps after at least two
@@ -132,7 +133,8 @@ class StepChoice:
             differ_ns = {i: step.differs_by_ns(self._steps[i]) for i in among if self._steps[i].passes == step.passes}
             most_ns = min(differ_ns.values(), default=0) + ALIKE_SHARE * sum(of.lasts_ns for of in step.segments.values())
             alike = [i for i, ns in differ_ns.items() if ns <= most_ns]
-            self._alike[key] = [i for i in alike if not differ_ns[i]] or alike
+            same = [i for i in alike if not differ_ns[i]]
+            self._alike[key] = same if 2 * len(same) >= len(alike) else alike
         return self._alike[key]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:

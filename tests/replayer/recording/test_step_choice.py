@@ -120,6 +120,15 @@ def test_a_profiled_step_with_an_unusual_additional_phase_is_not_repeated() -> N
     assert rows[3] == 3 and {*rows[:3], *rows[4:]} == {2, 4}
 
 
+def test_a_single_profiled_step_with_the_phases_of_the_other_steps_is_not_repeated_alone() -> None:
+    """GIVEN three of four profiled steps have a short phase h2d that only the profiler sees THEN all four steps are repeated,
+    not only the first step, which has the same phases as the steps without the profiler."""
+    copied = [("forward", 0, 20), ("h2d", 20, 21), *((own, start + 1, end + 1) for own, start, end in ONE[1:])]
+    profiled = [(StepKind.PROFILED, phases, [Op("aten::mm", 2, 5, (10, 5))]) for phases in (ONE, copied, copied, copied)]
+    recording = RecordedRun(recording_of([*profiled, *[(StepKind.STEADY, ONE, [])] * 4]))
+    assert {recording.choice.training(number).row for number in range(4, 8)} == {0, 1, 2, 3}
+
+
 def test_a_step_replays_the_latest_profile() -> None:
     """GIVEN two networks that are trained one after the other, each with a profile THEN all steps of the second network take
     the times of its profile. This profile begins three steps after the second network."""
