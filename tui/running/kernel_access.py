@@ -26,5 +26,5 @@ def why_no_kernels(warnings: Iterable[str]) -> Obstacle:
     for error in sorted(by_error, key=len, reverse=True):  # longest name first, because some names contain other names
         if error in text:
             return Obstacle(**by_error[error])
-    last = next((line for line in text.splitlines() if "CUPTI" in line), "")
-    return Obstacle(last, _UNKNOWN.remedy) if last else _UNKNOWN
+    first = next((line for line in text.splitlines() if "CUPTI" in line), "")
+    return Obstacle(first, _UNKNOWN.remedy) if first else _UNKNOWN

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from tests.replayer.recordings import Op, make_recording
-from tests.traces.handmade import training
-from traces.combining.profiler_cycles import cycles_of
 from traces.combining.replayed_ranks import one_replay, process_of_each_rank
 from traces.model.run import Run
-from traces.model.trace import NONE, Device, DeviceSpans, StepKind, Thread, Trace
+from traces.model.trace import NONE, Device, DeviceSpans, StepKind, Trace
 
 
 def as_rank(rank: int, device: int, steps: int = 1) -> Trace:
@@ -75,31 +71,6 @@ def test_a_single_rank_keeps_its_number_and_its_devices() -> None:
     other = as_rank(1, 1)
     merged, _ = one_replay({2: unused, 3: other}, main=9)
     assert len([device for device in merged.devices if device.rank == 0]) == 2  # neither device was used, so both are kept
-
-
-@pytest.mark.parametrize(
-    ("later_us", "clock", "grouped"),
-    [(400, "unix", [[0, 1]]), (407, "unix", [[0, 1]]), (390, "unix", [[0], [1]]), (500, "monotonic", [[0], [1]])],
-)
-def test_consecutive_recordings_of_one_process_are_grouped_as_profiler_cycles(
-    later_us: int, clock: str, grouped: list[list[int]]
-) -> None:
-    """GIVEN two recordings of 400 us each WHEN the second begins after the first has ended THEN both are cycles of one
-    profiler."""
-    first, second = training(), training()
-    for name in ("steps", "phases", "host", "device"):
-        getattr(second, name).start_ns[:] += later_us * 1000
-    for name in ("device_start_ns", "device_end_ns"):
-        column = getattr(second.phases, name)
-        column[column != NONE] += later_us * 1000
-    second.memory.time_ns[:] += later_us * 1000
-    for trace in (first, second):
-        trace.runs = {0: Run("hand", clock)}
-    assert cycles_of([first, second], [("a.json", None), ("a.json", None)], [None, None]) == grouped
-    assert cycles_of([first, second], [("a.json", None), ("b.json", None)], [None, None]) == [[0], [1]]
-    second.threads = [Thread(0, 101, "main", "main"), second.threads[1]]
-    # Recordings of two processes are no cycles of one profiler.
-    assert cycles_of([first, second], [("a.json", 0), ("a.json", 0)], [None, None]) == [[0], [1]]
 
 
 def test_a_process_with_several_ranks_is_listed_under_its_lowest_rank() -> None:

@@ -26,7 +26,6 @@ from traces.figures.measure import op_of
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.kineto.reading.text import parse
 from traces.kineto.spans.nesting import nesting_order, parents
-from traces.model.invariants import fault
 from traces.model.trace import NONE, Trace, TraceImportError
 
 EVENTS = [op("ProfilerStep#5", 0, 100, cat="user_annotation"), *training_step(0)]
@@ -186,64 +185,6 @@ def test_ranks_are_determined_by_file_names(tmp_path: Path, names: tuple[str, ..
 def test_files_with_ambiguous_ranks_are_named_in_the_error(tmp_path: Path, names: tuple[str, ...], says: str) -> None:
     with pytest.raises(TraceImportError, match=says):
         read_kineto(folder_of(tmp_path, names))
-
-
-def test_profiler_cycles_of_a_process_are_joined_in_order(tmp_path: Path) -> None:
-    """GIVEN two ranks whose profilers wrote two cycles each WHEN the folder is imported THEN each rank has the steps of both
-    cycles in order."""
-    for rank in (0, 1):
-        for cycle in (0, 1):
-            at = 1_000_000 * cycle
-            step = op(f"ProfilerStep#{cycle}", at, 50, cat="user_annotation")
-            own = [step, op("aten::mm", at + 1, 9), call(1, at + 2), kernel(1, at + 5, 20, device=rank)]
-            own = [event | {"tid": 7 + rank, "pid": 7 + rank} if event["cat"] != "kernel" else event for event in own]
-            told = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": own}
-            (tmp_path / f"host_{7 + rank}.{T0 + at}.pt.trace.json").write_bytes(orjson.dumps(told))
-    trace = read_kineto(tmp_path)
-    assert trace.ranks == [0, 1] and trace.problems == {} and not any("ranks" in lack for lack in trace.lacks)
-    assert [(thread.rank, thread.tid) for thread in trace.threads] == [(0, 7), (1, 8)]
-    assert [(device.rank, device.index) for device in trace.devices] == [(0, 0), (1, 1)]
-    assert trace.steps.rank.tolist() == [0, 1, 0, 1] and len(trace.device) == 4
-    assert (trace.steps.start_ns[2:] - trace.steps.start_ns[:2]).tolist() == [10**9] * 2
-    assert np.diff(trace.device.start_ns.reshape(2, 2)).tolist() == [[10**9]] * 2  # one row per device
-    assert len(trace.provenance["ranks"]["1"]["files"]) == 2
-    assert fault(trace) is None
-    # WHEN the cycles overlap THEN they are from two processes, and it is unknown which process is rank 1
-    file = max(tmp_path.iterdir())
-    file.write_bytes(file.read_bytes().replace(str(T0 + 1_000_000).encode()[:-3], str(T0).encode()[:-3]))
-    with pytest.raises(TraceImportError, match="both from rank 1"):
-        read_kineto(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("later_us", "first_id", "numbers", "same"),
-    [
-        (5_000_000, 5, (None, None), True),
-        (5_000_000, 1, (None, None), False),
-        (1_000_000, 1, (None, None), True),
-        (5_000_000, 1, (40, 60), True),
-        (5_000_000, 1, (40, 40), False),
-        (5_000_000, 5, (40, 40), True),
-    ],
-)
-def test_recordings_of_two_runs_with_one_process_id_are_not_cycles(
-    tmp_path: Path, later_us: int, first_id: int, numbers: tuple[int | None, int | None], same: bool
-) -> None:
-    """GIVEN two recordings with process id 7 and rank 0 WHEN they are 5 s apart and have the same correlation ids THEN they are
-    from different runs. Recordings with other ids, with rising sequence numbers of autograd, or only 1 s apart, are cycles of
-    one profiler."""
-    for at, number, first in zip((0, later_us), (1, first_id), numbers, strict=True):
-        own = [op("ProfilerStep#1", at, 50, cat="user_annotation"), call(number, at + 2), call(number + 1, at + 9)]
-        if first is not None:
-            own += [op("aten::mm", at + 20 + 5 * more, 4, Sequence_number=first + more) for more in (0, 1)]
-            own.append(op("aten::mm", at + 32, 4, tid=9, Sequence_number=1))  # other threads have other numbers
-        told = {"distributedInfo": {"rank": 0}, "traceEvents": [*own, kernel(number, at + 5, 20)]}
-        (tmp_path / f"host_7.{T0 + at}.pt.trace.json").write_bytes(orjson.dumps(told))
-    if same:
-        assert len(read_kineto(tmp_path).steps) == 2
-    else:
-        with pytest.raises(TraceImportError, match="both from rank 0; put recordings of different runs into different folders"):
-            read_kineto(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,6 +44,38 @@ def test_device_properties_are_converted_to_kineto_names_and_back() -> None:
 def test_missing_device_properties_can_be_filled_from_others() -> None:
     own = DeviceProperties(major=8)
     assert own.completed_by(DeviceProperties(major=7, minor=5)) == DeviceProperties(major=8, minor=5)
+
+
+class _OtherApi:
+    """Fakes a backend whose TF32 setting was changed by PyTorch's newer setting. Reading the older setting then fails."""
+
+    def __init__(self, precision: str) -> None:
+        self.fp32_precision = precision
+
+    @property
+    def allow_tf32(self) -> bool:
+        raise RuntimeError("do not mix the settings allow_tf32 and fp32_precision")
+
+
+@pytest.mark.parametrize(("by_torch", "by_cudnn", "expected"), [(0, 0, False), (1, 0, True), (0, 1, True), (1, 1, True)])
+def test_the_settings_of_a_process_are_read_from_torch(
+    monkeypatch: pytest.MonkeyPatch, by_torch: int, by_cudnn: int, expected: bool
+) -> None:
+    """GIVEN a process in which PyTorch or cuDNN must be deterministic THEN the setting `deterministic` is true."""
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "older")
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    cudnn = SimpleNamespace(allow_tf32=True, benchmark=False, deterministic=bool(by_cudnn))
+    backends = SimpleNamespace(cuda=SimpleNamespace(matmul=_OtherApi("tf32")), cudnn=cudnn)
+    torch = SimpleNamespace(backends=backends, are_deterministic_algorithms_enabled=lambda: bool(by_torch))
+    assert TorchSettings.of_process(torch) == TorchSettings(True, True, False, expected, "older")
+    backends.cuda.matmul = _OtherApi("ieee")
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "newer")
+    found = TorchSettings.of_process(torch)
+    assert (found.tf32_matmul, found.allocator) == (False, "newer")
+
+
+def test_an_unknown_number_of_the_compute_capability_counts_as_zero() -> None:
+    assert DeviceProperties(major=8, minor=6).capability == (8, 6) and DeviceProperties(major=9).capability == (9, 0)
 
 
 @pytest.mark.parametrize(

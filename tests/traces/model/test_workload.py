@@ -202,3 +202,56 @@ def test_the_digest_of_the_modules_is_the_same_in_every_release() -> None:
 def test_scripts_with_different_loss_modules_are_different_programs() -> None:
     ours, theirs = (replace(RESNET, modules={"Conv2d": 53, loss: 1}) for loss in ("MSELoss", "CrossEntropyLoss"))
     assert compare_workloads(ours, theirs).reasons == ("CrossEntropyLoss modules: 0 in the first trace, 1 in the second",)
+
+
+def test_sizes_that_differ_between_steps_are_not_compared() -> None:
+    """GIVEN a run with eight sentences per step, whose padded length differs between steps WHEN another run begins with a new
+    length THEN both runs are the same program. WHEN another run has four sentences per step THEN the batch size is
+    different."""
+
+    def run(*shapes: tuple[int, int], batch_bytes: int = 64) -> WorkloadSignature:
+        observer, model = WorkloadObserver(), torch.nn.Linear(2, 2)
+        for shape in shapes:
+            observer.batch_loaded(batch_bytes)
+            observer.module_called(model, [(shape, "float32"), ((8, 8), "float32")])
+            observer.step_ended(is_evaluation=False)
+        assert observer.signature is not None and observer.is_open
+        return observer.signature
+
+    recorded = run((8, 3), (8, 5))
+    assert recorded.varying_dimensions == ((1,), ()) and recorded.batch_bytes is None
+    match = compare_workloads(recorded, run((8, 9)))
+    assert match.sameness is Sameness.SAME_PROGRAM and "inputs apart from sizes that vary" in match.reasons[0]
+    assert compare_workloads(run((8, 9)), recorded).sameness is Sameness.SAME_PROGRAM
+    assert compare_workloads(recorded, run((4, 9))).sameness is Sameness.OTHER_BATCH_SIZE
+    assert compare_workloads(run((8, 3)), run((8, 9))).sameness is Sameness.OTHER_PROGRAM
+
+
+@pytest.mark.parametrize("others", [(), ((6, 6),), ((1, 3), (8, 2))])
+def test_a_smaller_last_batch_does_not_count_as_a_varying_size(others: tuple[tuple[int, int], ...]) -> None:
+    """GIVEN a recording with batches of eight samples WHEN the last batch of an epoch has five samples THEN a run with four
+    samples still counts as a different batch size. Inputs with a fixed size, such as an attention mask, do not change this."""
+
+    def of(samples: int) -> WorkloadSignature:
+        shapes = ((samples, 3), *((samples if size == 8 else size, width) for size, width in others))
+        return WorkloadSignature(100, 400, {"Linear": 1}, tuple(InputTensor(shape, "float32") for shape in shapes))
+
+    recorded = of(8).with_later_step(of(5).inputs, 40)
+    assert recorded == of(8)
+    assert compare_workloads(recorded, of(4)).sameness is Sameness.OTHER_BATCH_SIZE
+    assert of(5).with_later_step(of(8).inputs, 40).varying_dimensions is not None
+
+
+def test_a_smaller_last_batch_of_padded_sentences_does_not_vary_the_batch() -> None:
+    """GIVEN eight sentences per batch, padded to a different length in each step WHEN the last batch of an epoch has five
+    sentences THEN only the length counts as a varying size. GIVEN images of a fixed size WHEN the number of boxes differs
+    between two images THEN the number of boxes counts as a varying size."""
+
+    def of(*shapes: tuple[int, ...]) -> WorkloadSignature:
+        return WorkloadSignature(100, 400, {"Linear": 1}, tuple(InputTensor(shape, "float32") for shape in shapes))
+
+    recorded = of((8, 60), (8, 60)).with_later_step(of((5, 70), (5, 70)).inputs, 40)
+    assert recorded.varying_dimensions == ((1,), (1,))
+    assert compare_workloads(recorded, of((4, 90), (4, 90))).sameness is Sameness.OTHER_BATCH_SIZE
+    detector = of((3, 80, 90), (5, 4)).with_later_step(of((3, 80, 90), (2, 4)).inputs, 40)
+    assert detector.varying_dimensions == ((), (0,))
