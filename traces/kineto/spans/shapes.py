@@ -17,7 +17,7 @@ import orjson
 
 from traces.kineto.reading.eras import DTYPES
 from traces.kineto.spans.out_variants import may_write_into_arguments, results_among
-from traces.model.layouts import LAYOUT_ARG, LAYOUTS, memory_layout
+from traces.model.layouts import IMAGES, LAYOUT_ARG, LAYOUTS, memory_layout
 from traces.model.trace import NONE, UNKNOWN_LIST, Column, Strings, shapes_text
 from traces.names.profiler_json import ProfilerJson
 
@@ -112,19 +112,21 @@ def layouts_of(args: Sequence[ProfilerJson]) -> list[str]:
     for key, shapes, steps, text in zip(json_rows(dims, strides) or repeat(b""), dims, strides, noted, strict=False):
         layout = known.get(key) if key else None
         if layout is None:
-            layout = memory_layout(_tensors(shapes, steps)) if type(steps) is list and type(shapes) is list else text
+            layout = memory_layout(_images(shapes, steps)) if type(steps) is list and type(shapes) is list else text
             if not text:
                 known[key] = layout
         found.append(layout)
     return found
 
 
-def _tensors(dims: list[Any], strides: list[Any]) -> Iterator[tuple[list[int], list[int]]]:
+def _images(dims: list[Any], strides: list[Any]) -> Iterator[tuple[list[int], list[int]]]:
     for dim, stride in zip(dims, strides, strict=False):
-        if _is_shape(dim) and _is_shape(stride):
+        if type(dim) is not list or type(stride) is not list or not dim:
+            continue
+        if type(dim[0]) is list:
+            yield from _images(dim, stride)
+        elif len(dim) in IMAGES and _is_shape(dim) and _is_shape(stride):
             yield dim, stride
-        elif type(dim) is list and type(stride) is list and dim and type(dim[0]) is list:
-            yield from ((one, step) for one, step in zip(dim, stride, strict=False) if _is_shape(one) and _is_shape(step))
 
 
 def describe(dims: list[Any], types: list[Any]) -> tuple[str, str | None]:

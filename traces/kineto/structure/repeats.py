@@ -178,22 +178,24 @@ def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call
     of_tokens = set(map(strings.find, ("aten::embedding", "aten::argmax", "aten::multinomial")))
     lookup = strings.find("aten::embedding")
     launches_graph = set(top[strings.matching(host.name, GRAPH_LAUNCHES.__contains__)].tolist())
+    names, is_kernel, graph_of = device.name.tolist(), (device.kind == DeviceKind.KERNEL).tolist(), device.graph.tolist()
+    tops = tops[np.argsort(host.start_ns[tops], kind="stable")]
     found = []
-    for row in tops[np.argsort(host.start_ns[tops], kind="stable")].tolist():
+    columns = (of.tolist() for of in (tops, host.start_ns[tops], host.name[tops], host.shapes[tops]))
+    for row, start_ns, name, shape in zip(*columns, strict=True):
         own = work_of.get(row, [])
-        graphs = {int(device.graph[one]) for one in own} - {NONE}
-        is_graph = row in launches_graph or bool(graphs)
-        names = sorted(graphs) if graphs else device.name[own].tolist()
+        graphs = {graph_of[one] for one in own} - {NONE}
+        own_names = [names[one] for one in own]
         found.append(
             _Call(
-                int(host.start_ns[row]),
-                (int(host.name[row]), *names),
-                is_graph,
-                not once.isdisjoint(device.name[own].tolist()),
-                int(host.name[row]) in of_tokens,
-                int(host.name[row]) == lookup and _has_several_per_row(strings[int(host.shapes[row])]),
-                bool((device.kind[own] == DeviceKind.KERNEL).any()),
-                strings[shape].partition(";")[0] if (shape := int(host.shapes[row])) != NONE else "",
+                start_ns,
+                (name, *(sorted(graphs) or own_names)),
+                row in launches_graph or bool(graphs),
+                not once.isdisjoint(own_names),
+                name in of_tokens,
+                name == lookup and _has_several_per_row(strings[shape]),
+                any(is_kernel[one] for one in own),
+                strings[shape].partition(";")[0],
             )
         )
     return found

@@ -136,11 +136,11 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     outside = ~forward.holds(host.start_ns[tops]) & bool(forward.total_ns)
     events = []
     likes: dict[tuple[int, tuple[Shape, ...]], int] = {}
+    rows, name_ids, shapes_of = tops.tolist(), host.name[tops].tolist(), host.shapes[tops].tolist()
     for place in np.argsort(host.start_ns[tops], kind="stable").tolist():
-        row = int(tops[place])
+        row, name_id = rows[place], name_ids[place]
         if row in own or row in omitted:
             continue
-        name_id = int(host.name[row])
         if on_engine[place]:
             name = "engine"
         elif row in copies:
@@ -155,7 +155,7 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
         is_plain = kind == PLAIN and not name
         seed = bool(seeds[place]) and not name
         leads = name == "optimizer" and row in leading
-        like = NONE if name else likes.setdefault((name_id, _but_the_batch(strings[int(host.shapes[row])])), len(likes))
+        like = NONE if name else likes.setdefault((name_id, _but_the_batch(strings[shapes_of[place]])), len(likes))
         after_backward = is_plain and bool(forward_call[place]), is_plain and bool(recorded[place])
         is_quiet = bool(quiet[place])
         facts = name, kind, seed, is_quiet, leads, like, *after_backward
