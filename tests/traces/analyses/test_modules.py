@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tests.traces.handmade import US
 from traces.analyses.modules import ModuleNames, ModuleTime, forward_ops, module_times
+from traces.combining.merge import merge_ranks
 from traces.model.trace import NONE, Device, DeviceSpans, HostKind, HostSpans, Steps, Thread, Trace
 
 
@@ -56,6 +59,12 @@ def test_a_backward_op_belongs_to_the_last_forward_op_with_its_sequence_number()
     without = two_steps()
     without.host.forward_thread[:] = 1
     assert forward_ops(without).tolist() == [NONE] * 16
+
+
+def test_a_backward_op_belongs_to_a_forward_op_of_its_own_rank() -> None:
+    """GIVEN two ranks with the same sequence numbers THEN each rank has the forward ops that it has alone."""
+    own = forward_ops(two_steps())
+    assert forward_ops(merge_ranks([two_steps(), two_steps()])).tolist() == [*own, *np.where(own == NONE, NONE, own + len(own))]
 
 
 def test_modules_are_numbered_by_class_as_in_a_profile() -> None:

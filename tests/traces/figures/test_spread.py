@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,9 @@ from hypothesis import strategies as st
 
 from tests.traces import oracle
 from traces.figures.spread import (
+    NOTHING,
     Spread,
+    _differ_by,
     means_of_periods,
     median_per_step,
     noise_floor,
@@ -139,3 +143,30 @@ def test_single_steps_are_compared_if_one_trace_is_shorter_than_two_periods() ->
         ours = np.tile(irregular, count)
         of = spread(np.arange(len(ours)), ours, np.arange(40), tenth, np.arange(len(ours)))
         assert (of.recorded_median_ns, of.replayed_median_ns) == medians
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=2, max_size=60), st.integers(1, 8))
+def test_the_90th_percentile_of_changes_equals_that_of_numpy(values: list[int], period: int) -> None:
+    """GIVEN step times THEN the 90th percentile of their changes is interpolated as in numpy."""
+    times, period = np.array(values), min(period, len(values) - 1)
+    assert _differ_by(times, period) == pytest.approx(np.percentile(np.abs(times[period:] - times[:-period]), 90))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "replayed", "expected"),
+    [
+        ((10, 20), (20, 30), True),  # both ranges contain 20
+        ((10, 20), (21, 30), False),
+        ((25, 30), (10, 20), False),
+        ((12, 18), (10, 20), True),
+        ((None, 20), (15, 30), True),  # an unknown percentile counts as 0
+        ((None, None), (1, 30), False),
+        ((10, 20), (None, 30), True),
+    ],
+)
+def test_two_ranges_of_step_times_overlap_if_they_share_a_time(
+    recorded: tuple[int | None, int | None], replayed: tuple[int | None, int | None], expected: bool
+) -> None:
+    ends = {f"{side}_{name}_ns": of for side, both in (("recorded", recorded), ("replayed", replayed))
+            for name, of in zip(("p5", "p95"), both, strict=True)}  # fmt: skip
+    assert replace(NOTHING, **ends).overlaps is expected

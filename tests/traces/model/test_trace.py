@@ -13,7 +13,7 @@ from traces.library.cell_traces import blank_trace, trace_with_step_times
 from traces.library.cells import Gpu
 from traces.model.json_facts import OMITTED_IF_EMPTY, OMITTED_IF_NONE, as_json, extended
 from traces.model.run import KINETO, RECORDER, LibrarySteps, ReplayNotes, Run
-from traces.model.trace import NONE, Collectives, Column, HostSpans, Sizes, Steps, Trace, parse_shapes
+from traces.model.trace import NONE, Collectives, Column, DeviceKind, DeviceSpans, HostSpans, Sizes, Steps, Trace, parse_shapes
 
 
 def test_the_repr_of_a_trace_shows_the_rows_of_its_tables() -> None:
@@ -200,3 +200,13 @@ def test_a_collective_without_a_recorded_call_starts_at_its_call_time() -> None:
 
 def test_parsing_shapes_skips_lists_of_tensors_without_shapes() -> None:
     assert parse_shapes("2,3;?;4") == ((2, 3), (4,)) and parse_shapes("?") == parse_shapes("") == ()
+
+
+def test_kernels_copies_and_memsets_are_work_of_the_gpu() -> None:
+    """GIVEN a device span of each kind THEN synchronizations and user ranges are not work."""
+    rows = len(DeviceKind)
+    spans = DeviceSpans.of(
+        device=[0] * rows, stream=[0] * rows, kind=[*DeviceKind], name=[0] * rows, start_ns=[0] * rows, duration_ns=[1] * rows
+    )
+    kinds = [kind for kind, is_work in zip(DeviceKind, spans.is_work.tolist(), strict=True) if is_work]
+    assert kinds == [DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET]
