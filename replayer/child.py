@@ -45,7 +45,8 @@ from traces.stalls.storage_server import StorageClient
 
 # the report lists at most this number of calls that are missing from the recording, and counts the others
 _MISSING_LISTED = 50
-# `--steps N` ends a script after N training steps. A script that only evaluates ends after 20 * N evaluation steps.
+# `--steps N` ends a script after N training steps. A script without an optimizer ends after 20 * N evaluation steps. In
+# reinforcement learning, for example, a script with an optimizer runs many evaluation steps before the first training step.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; an op on a list of tensors may have hundreds
@@ -172,7 +173,8 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
     devices = rank.devices(trace)
 
     def step_ended(trained: int, ended: int) -> None:
-        if trained >= config.steps or ended >= _EVALUATIONS_PER_STEP * config.steps:
+        only_evaluates = ended >= _EVALUATIONS_PER_STEP * config.steps and not state.STATE.optimizers
+        if trained >= config.steps or only_evaluates:
             state.STATE.finish()
             _leave(session)
 

@@ -83,7 +83,10 @@ def test_options_select_the_source_of_values_and_of_batches(
     assert calls == [values == "compute", *([7] if loader == "synthetic" else [])]
 
 
-def test_a_replay_of_3_steps_ends_after_3_training_steps_or_60_steps_with_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("optimizers", [[], ["an optimizer"]])
+def test_a_replay_of_3_steps_ends_after_3_training_steps_or_without_an_optimizer_after_60_evaluation_steps(
+    optimizers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: dict[str, Any] = {}
 
     def gpu(_trace: object, **named: Any) -> None:
@@ -95,6 +98,7 @@ def test_a_replay_of_3_steps_ends_after_3_training_steps_or_60_steps_with_evalua
     monkeypatch.setattr(child, "VirtualGpu", gpu)
     finished: list[str] = []
     monkeypatch.setattr(state.STATE, "finish", lambda: finished.append("finished"))
+    monkeypatch.setattr(state.STATE, "optimizers", optimizers)
     monkeypatch.setattr(child, "_leave", lambda session: finished.append("left"))
     rank = SimpleNamespace(devices=lambda trace: [], recorded=lambda ranks: 0, number=0)
     monkeypatch.setattr(state, "rank", lambda: rank)
@@ -104,7 +108,7 @@ def test_a_replay_of_3_steps_ends_after_3_training_steps_or_60_steps_with_evalua
     recorded: Any = SimpleNamespace(ranks=[0])
     with pytest.raises(_Ended):
         child._make(session, recorded, None)
-    for trained, ended, leaves in ((2, 59, False), (0, 59, False), (3, 3, True), (0, 60, True), (4, 61, True)):
+    for trained, ended, leaves in ((2, 59, False), (0, 59, False), (3, 3, True), (0, 60, not optimizers), (4, 61, True)):
         finished.clear()
         made["links"].step_ended(trained, ended)
         assert finished == (["finished", "left"] if leaves else [])

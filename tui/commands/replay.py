@@ -30,7 +30,7 @@ from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.launch import ChildResult, run_child
 from tui.commands.replay_library import ReplaySource, estimated_text, library_messages, source_of, source_sentences
 from tui.errors import line_for
-from tui.formatting import counted
+from tui.formatting import counted, wrapped
 from tui.memory_sizes import parse_sizes
 from tui.options import ReplayOptions
 from tui.outputs import require_writable, write_json
@@ -200,7 +200,9 @@ def _print_result(
         return
     hint = _next_step(replay, source.path)
     if source.is_estimate and not is_quiet():
-        print(f"{estimated_text(replayed, comparison)}\nNext: {hint}", file=sys.stderr)
+        lines = f"{estimated_text(replayed, comparison)}\nNext: {hint}".splitlines()
+        width = terminal_style(sys.stderr)["width"]
+        print("\n".join(part for line in lines for part in wrapped(line, width, hanging="  ")), file=sys.stderr)
     elif not is_quiet():
         text = diff_text(
             comparison,
