@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from replayer.recording.recorded_step import LEADING, RecordedSegment, RecordedStep
-from traces.model.trace import NONE
+from replayer.recording.recorded_step import LEADING, Kernel, RecordedSegment, RecordedStep
+from traces.model.trace import NONE, StepKind
 
 
 @pytest.mark.parametrize(("device_ns", "is_host_only", "has_sum"), [(NONE, True, False), (0, True, True), (1, False, True)])
@@ -41,3 +41,22 @@ def test_a_slowed_step_takes_the_time_of_the_slow_step_in_each_phase() -> None:
     }  # fmt: skip
     kept = fast.as_slow_as(step(other_first=30))
     assert kept.segments["other", LEADING].least_host_ns == 30
+
+
+@pytest.mark.parametrize(
+    ("kernels", "host_ns", "device_ns", "expected"),
+    [([], 0, NONE, True), ([], 0, 0, True), ([3], 0, NONE, False), ([], 1, NONE, False), ([], NONE, 1, False)],
+)
+def test_a_phase_is_empty_without_kernels_and_without_time(
+    kernels: list[int], host_ns: int, device_ns: int, expected: bool
+) -> None:
+    assert RecordedSegment("forward", host_ns=host_ns, device_ns=device_ns, kernels=kernels).is_empty is expected
+
+
+@pytest.mark.parametrize(("stream", "edge", "expected"), [(NONE, NONE, True), (7, NONE, False), (NONE, 0, False)])
+def test_a_step_has_one_stream_if_no_kernel_is_on_another_stream_or_waits_for_one(
+    stream: int, edge: int, expected: bool
+) -> None:
+    """GIVEN two kernels WHEN the second is on another stream, or waits for one THEN the step has several streams."""
+    usual, other = (Kernel(0, 0, 0, 9, of, 0, until, 0, 0, 0, NONE) for of, until in ((NONE, NONE), (stream, edge)))
+    assert RecordedStep(0, {}, [usual, other], StepKind.STEADY).one_stream is expected

@@ -35,8 +35,10 @@ from traces.figures.measure import (
     memory_curve,
     memory_curves,
     memory_peaks,
+    of_one_kind,
     op_of,
     op_table,
+    own_graph_launches,
     phase_times,
     profiled_steps,
     ran_under_profiler,
@@ -449,3 +451,29 @@ def test_rows_belong_to_the_rank_of_their_thread_and_device() -> None:
     trace.host, trace.device = HostSpans.of(thread=[0, 1, 1]), DeviceSpans.of(device=[1, 0])
     assert (host_ranks(trace).tolist(), device_ranks(trace).tolist()) == ([3, 5, 5], [5, 3])
     assert host_ranks(Trace()).tolist() == device_ranks(Trace()).tolist() == []
+
+
+def test_steps_of_the_most_common_kind_are_kept() -> None:
+    """GIVEN five steps, of which the last two have no optimizer update THEN only steps with an update are kept. WHEN all chosen
+    steps of one list are without an update THEN the other list also has only these steps."""
+    trace = phase_grained(5)
+    is_update = trace.phases.name == trace.strings.find("optimizer")
+    trace.phases = trace.phases.take(np.flatnonzero(~(is_update & (trace.phases.step >= 3))))
+    every, first, last = np.arange(5), np.arange(3), np.array([3, 4])
+    assert [own.tolist() for own in of_one_kind(trace, every, every)] == [[0, 1, 2], [0, 1, 2]]
+    assert [own.tolist() for own in of_one_kind(trace, every, last)] == [[3, 4], [3, 4]]
+    assert [own.tolist() for own in of_one_kind(trace, first, last)] == [[0, 1, 2], [3, 4]]  # no kind is in both lists
+
+
+def test_only_graph_launches_outside_of_ops_are_the_scripts_own() -> None:
+    trace = Trace(threads=[Thread(0, 1, "main", "main")])
+    names = ["cudaGraphLaunch", "aten::mm", "cudaGraphLaunch", "cudaLaunchKernel"]
+    trace.host = HostSpans.of(
+        thread=[0] * 4,
+        name=[trace.strings.add(name) for name in names],
+        kind=[HostKind.RUNTIME, HostKind.OP, HostKind.RUNTIME, HostKind.RUNTIME],
+        start_ns=[0, 10, 12, 30],
+        duration_ns=[5, 10, 5, 5],
+        parent=[NONE, NONE, 1, NONE],
+    )
+    assert own_graph_launches(trace).tolist() == [0]

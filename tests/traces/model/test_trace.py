@@ -13,7 +13,19 @@ from traces.library.cell_traces import blank_trace, trace_with_step_times
 from traces.library.cells import Gpu
 from traces.model.json_facts import OMITTED_IF_EMPTY, OMITTED_IF_NONE, as_json, extended
 from traces.model.run import KINETO, RECORDER, LibrarySteps, ReplayNotes, Run
-from traces.model.trace import NONE, Collectives, Column, DeviceKind, DeviceSpans, HostSpans, Sizes, Steps, Trace, parse_shapes
+from traces.model.trace import (
+    NONE,
+    Collectives,
+    Column,
+    DeviceKind,
+    DeviceSpans,
+    HostSpans,
+    Phases,
+    Sizes,
+    Steps,
+    Trace,
+    parse_shapes,
+)
 
 
 def test_the_repr_of_a_trace_shows_the_rows_of_its_tables() -> None:
@@ -210,3 +222,10 @@ def test_kernels_copies_and_memsets_are_work_of_the_gpu() -> None:
     )
     kinds = [kind for kind, is_work in zip(DeviceKind, spans.is_work.tolist(), strict=True) if is_work]
     assert kinds == [DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET]
+
+
+def test_a_phase_is_timed_on_the_gpu_if_both_of_its_ends_are_known() -> None:
+    ends = [(NONE, NONE), (5, NONE), (NONE, 9), (5, 9)]
+    starts_ns, ends_ns = zip(*ends, strict=True)
+    rows = {"step": [0] * 4, "name": [0] * 4, "start_ns": [0] * 4, "duration_ns": [1] * 4}
+    assert Phases.of(**rows, device_start_ns=starts_ns, device_end_ns=ends_ns).is_timed.tolist() == [False, False, False, True]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from traces.model.machine import DeviceProperties
 from traces.model.trace import Device, TraceError
-from traces.names.cards import CARDS, UNKNOWN_CARD, Card, card_of, find_card, known_properties
+from traces.names.cards import CARDS, UNKNOWN_CARD, Card, card_of, find_card, is_slice, known_properties
 
 
 @pytest.mark.parametrize(
@@ -194,3 +194,11 @@ def test_the_cache_size_and_the_convolution_algorithm_depend_on_the_gpu_model(
 ) -> None:
     card = card_of(name)
     assert card is not None and (card.cache_bytes, card.uses_winograd) == (cache_mib << 20, uses_winograd)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("NVIDIA A100-SXM4-80GB MIG 1g.10gb", True), ("NVIDIA A100-SXM4-80GB", False), ("NVIDIA Q7 MIG 1g.10gb", False)],
+)
+def test_a_slice_has_the_name_of_a_known_gpu_and_a_mig_profile(name: str, expected: bool) -> None:
+    assert is_slice(name) is expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traces.names.cublas_workspace import Release, keeps_workspaces, workspace_bytes
+from traces.names.cublas_workspace import Release, keeps_workspaces, lt_workspace_bytes, workspace_bytes
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -36,3 +36,8 @@ def test_the_workspace_size_depends_on_amd_gpus_and_on_cublas_workspace_config()
     assert workspace_bytes(9, None, None, ":4096:2:16:8") == (2 * 4096 + 8 * 16) * KIB
     assert workspace_bytes(9, "gfx942", None, ":16:3") == 48 * KIB
     assert workspace_bytes(8, None, None, "anything") == workspace_bytes(8, None, None, "") == 8320 * KIB
+
+
+def test_only_torch_2_11_keeps_a_workspace_for_cublaslt_on_nvidia_gpus() -> None:
+    kept = [lt_workspace_bytes(release, is_amd=False) for release in ((2, 10), (2, 11), (2, 12), None)]
+    assert kept == [0, MIB, 0, 0] and lt_workspace_bytes((2, 11), is_amd=True) == 0

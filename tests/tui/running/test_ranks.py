@@ -8,7 +8,7 @@ import pytest
 
 from traces.model.trace import TraceError
 from traces.script.launch import ranks_per_machine
-from tui.running.ranks import require_ranks
+from tui.running.ranks import require_ranks, started_script
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -106,3 +106,17 @@ def test_more_ranks_than_gpus_are_rejected(count: int) -> None:
     with pytest.raises(TraceError, match=r"^4 ranks need 4 GPUs, but --gpus 2 gives them only 2$"):
         require_ranks(count, None, words, gpus=2)
     require_ranks(count, None, words, gpus=4)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["train.py", "other.py"], ["train.py", "other.py"]),
+        (["torchrun", "--nproc-per-node", "2", "train.py", "--lr", "1"], ["train.py"]),
+        (["-m", "torch.distributed.run", "train.py"], ["train.py"]),
+        (["-m", "package.train", "config.py"], ["-m", "package.train", "config.py"]),
+        (["torchrun", "-m", "package.train"], ["torchrun", "-m", "package.train"]),
+    ],
+)
+def test_the_script_of_a_launcher_is_the_python_file_among_its_arguments(words: list[str], expected: list[str]) -> None:
+    assert started_script(words) == expected
