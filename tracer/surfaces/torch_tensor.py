@@ -84,7 +84,9 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
         if not (is_on_gpu or without_gpu()) or DEPTH.quiet or is_compiling():
             return False
         to = started()
-        return to is not None and (is_on_gpu or to.phase != "optimizer")
+        if to is None or threading.get_ident() in to.workload.loading:  # a data set reads a tensor
+            return False
+        return is_on_gpu or to.phase != "optimizer"
 
     return counts
 

@@ -15,7 +15,7 @@ import torch.utils.data.dataloader
 from torch.overrides import has_torch_function_unary
 
 from tracer.state import OPTIMIZERS, recorder
-from tracer.surfaces.torch_tensor import DEPTH, WithoutReads
+from tracer.surfaces.torch_tensor import WithoutReads
 from traces.model.run import LoaderSettings
 from traces.model.trace import NONE, BatchKind
 from traces.script.patching import around, patch, patch_around, stands_for
@@ -34,11 +34,7 @@ def install(torch_module: ModuleType) -> None:
             return fetch(self)
         clock = to.clock
         start_ns = clock.perf_ns() + clock.offset_ns
-        DEPTH.quiet += 1
-        try:
-            batch = load(self)
-        finally:
-            DEPTH.quiet -= 1
+        batch = load(self)
         known, number = self._recorded_number
         if known is not to:
             number = to.loader_of(self._recorded_loader, lambda: _describe(self._recorded_loader))

@@ -151,21 +151,25 @@ class ScriptHooks:
 
     def loading(self, fetch: Call) -> Call:
         """Wrap the `__next__` of a DataLoader's iterator. Each call becomes a phase "loader"."""
-        waiting = patching.PhaseScope("loader", self._listener).wrap(fetch)
+        hearing = self._listener
 
         @wraps(fetch)
         def next_batch(iterator: Any) -> Any:
             thread = threading.get_ident()
-            if (listener := self._listener()) is None or thread in (loading := listener.workload.loading):
+            if (listener := hearing()) is None or thread in (loading := listener.workload.loading):
                 return fetch(iterator)  # batches of a DataLoader inside a data set are not batches of the script
             loading.add(thread)
+            listener.enter_phase("loader")
             try:
-                batch = waiting(iterator)
-            except StopIteration:
-                listener.loader_exhausted()
+                batch = fetch(iterator)
+            except BaseException as error:
+                listener.leave_phase("loader", error)
+                if isinstance(error, StopIteration):
+                    listener.loader_exhausted()
                 raise
             finally:
                 loading.discard(thread)
+            listener.leave_phase("loader")
             if listener.workload.is_open:
                 listener.workload.batch_loaded(bytes_in(self._torch, batch))
             return batch

@@ -111,7 +111,8 @@ from tracer import state
 from tracer.surfaces import torch_sizes
 
 found = []
-recorder = SimpleNamespace(phase="forward", add_result_size=lambda *facts: found.append(facts))
+workload = SimpleNamespace(loading=())
+recorder = SimpleNamespace(phase="forward", workload=workload, add_result_size=lambda *facts: found.append(facts))
 state.start(lambda: recorder)
 state.recorder()
 torch_sizes.install(torch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ import pytest
 from tracer import state
 from tracer.surfaces import torch_tensor
 from traces.model.trace import READ_LIMIT
+from traces.script.workload_observer import WorkloadObserver
 
 
 class Tensor:
@@ -59,6 +61,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.phase = "forward"
+        self.workload = WorkloadObserver()
         self.reads: list[tuple[str, str, list[float]]] = []
         self.phases: list[str] = []
 
@@ -143,6 +146,15 @@ def test_reads_by_torch_compile_and_by_the_recorder_are_not_recorded(on_gpu: Scr
     with torch_tensor.WithoutReads():
         on_gpu.tensor([1.0]).item()
     assert on_gpu.recorder.reads == []
+    on_gpu.tensor([1.0]).item()
+    assert len(on_gpu.recorder.reads) == 1
+
+
+def test_values_that_a_data_set_reads_while_a_batch_is_loaded_are_not_recorded(on_gpu: Script) -> None:
+    on_gpu.recorder.workload.loading.add(get_ident())
+    on_gpu.tensor([1.0]).item()
+    assert on_gpu.recorder.reads == []
+    on_gpu.recorder.workload.loading.clear()
     on_gpu.tensor([1.0]).item()
     assert len(on_gpu.recorder.reads) == 1
 
