@@ -31,8 +31,11 @@ def say(text: str, *, is_error: bool = False) -> None:
 
 
 def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
-    """Explain why a run produced no results. If the script failed, do nothing, because Python has already printed the error."""
+    """Explain why a run produced no results. Python prints the error of a script that fails, but not the signal that kills a
+    script."""
     if result.returncode:
+        if result.ending > 128:
+            say(f"nothing was {done}: {ending_text(result.ending)}", is_error=True)
         return
     if result.pid not in result.booted:
         say(f"nothing was {done}: the script's interpreter ignores PYTHONPATH (python -I, -E or -S?)", is_error=True)

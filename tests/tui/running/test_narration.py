@@ -20,6 +20,7 @@ CHILD = frozenset((5,))
     ("result", "said"),
     [
         (ChildResult(1, 5, NO_PID, NO_PID, NO_PID), ""),  # Python has printed the error itself
+        (ChildResult(143, 5, CHILD, CHILD, CHILD), "SIGTERM ended the script"),  # Python does not print why
         (ChildResult(0, 5, NO_PID, NO_PID, NO_PID), "the script's interpreter ignores PYTHONPATH (python -I, -E or -S?)"),
         (
             ChildResult(0, 5, frozenset((6,)), CHILD, CHILD),
