@@ -84,6 +84,7 @@ class VirtualWork(_Awaited):
         super().__init__()
         self._play, self._watchdog, self._comm_stream, self._pending = play, watchdog, comm_stream, pending
         self._outputs, self._combine = list(call.outputs), call.combine
+        self._inputs = call.inputs  # as in PyTorch, the memory of the inputs stays allocated until `wait`
         self._called = called
         self.device = comm_stream.device
         self._limit_ns: int | None = None  # timeout of a `wait` in nanoseconds, or None
@@ -155,6 +156,7 @@ class VirtualWork(_Awaited):
         if not self._arrives_before_limit():
             self._refuse_after_limit(math.inf)
         end_ns = self.finished_ns()
+        self._inputs = ()
         if self.device != NONE:
             here.current.stream(self.device).wait(end_ns)
         self._refuse_after_limit(end_ns)

@@ -398,6 +398,24 @@ def test_a_rank_that_arrives_early_waits_on_its_gpu_and_not_on_its_host() -> Non
     assert communication(merge_ranks([early, late], [0, 1])).exposed_ns > 0.9 * late_ns - came
 
 
+def test_the_memory_of_inputs_stays_allocated_until_the_script_waits_for_the_collective() -> None:
+    """GIVEN an input of 1 MiB that the script does not keep THEN its memory is freed when the script waits for the all-gather.
+    With `async_op=False`, the memory is free as soon as the call returns."""
+    mib = 1 << 20
+
+    def body(rank: int) -> None:
+        whole = torch.empty(2 * mib, dtype=torch.uint8, device="cuda")
+        before = torch.cuda.memory_allocated()
+        work = dist.all_gather_into_tensor(whole, torch.empty(mib, dtype=torch.uint8, device="cuda"), async_op=True)
+        assert torch.cuda.memory_allocated() == before + mib and work is not None
+        work.wait()
+        assert torch.cuda.memory_allocated() == before
+        dist.all_gather_into_tensor(whole, torch.empty(mib, dtype=torch.uint8, device="cuda"))
+        assert torch.cuda.memory_allocated() == before
+
+    run_ranks(2, body)
+
+
 def test_an_error_names_both_operations_if_two_ranks_call_different_ones() -> None:
     def body(rank: int) -> None:
         found = r"rank \d of the group called (broadcast|all_reduce) of .*, but rank \d called"

@@ -59,7 +59,7 @@ def _ended(monkeypatch: pytest.MonkeyPatch, end_ns: int | None, speed: int = 1) 
     def refuse(message: object, limit_ns: int) -> None:
         raise _Refused(limit_ns)
 
-    call: Any = SimpleNamespace(outputs=[], combine=None)
+    call: Any = SimpleNamespace(inputs=[], outputs=[], combine=None)
     called: Any = SimpleNamespace(call_ns=CALL_NS, message=None)
     watchdog: Any = SimpleNamespace(refuse=refuse)
     pending: Any = None
