@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import traces
+from replayer.compiled.regions import _fill
 from tests.replayer.compiled.handmade_recording import SCRIPT, STEP_US, Events, backward, forward, recording
 from tests.replayer.compiled.replaying import timeline_of
 from traces.compiled.regions import region_calls
@@ -518,3 +521,14 @@ pooled = torch.compile(nn.MaxPool2d(2))(torch.ones(1, 1, 4, 4, device="cuda", re
 assert type(pooled.grad_fn).__name__ == "CompiledFunctionBackward"
 """
     replay_script(script, recording())
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("mask_shape", [(3,), (3, 4)])
+def test_filling_by_a_mask_equals_torch_index_put(accumulate: bool, mask_shape: tuple[int, ...]) -> None:
+    """GIVEN a transposed tensor and a mask for rows, or for single elements THEN values and strides equal those of PyTorch."""
+    target = torch.arange(12.0).reshape(4, 3).t()
+    mask = (torch.arange(math.prod(mask_shape)) % 2 == 0).reshape(mask_shape)
+    for value in (torch.tensor(7.0), torch.tensor([7.0])):
+        made, expected = _fill(target, [mask], value, accumulate), target.index_put([mask], value, accumulate)
+        assert torch.equal(made, expected) and made.stride() == target.stride()

@@ -17,10 +17,11 @@ from traces.comparison.changed_ops import NameChange
 from traces.comparison.compare import compare
 from traces.comparison.comparison_figures import Both, Comparison, ValueReads
 from traces.compiled.region_figures import CompiledFigures
+from traces.figures.bottleneck import PaceLimit
 from traces.format.trace_file import load
 from traces.library import find
 from traces.model.trace import STEP_MARKS, StepKind, Trace
-from tui.text.diff import _differences, diff_text, labels_of, warning_sentences
+from tui.text.diff import _differences, diff_text, labels_of, verdict_sentences, warning_sentences
 
 
 def _text(comparison: Comparison, **options: bool | int) -> str:
@@ -309,3 +310,39 @@ def test_the_largest_reason_names_an_additional_op_if_the_gpu_limits_the_script(
     text = _text(compare(work(1), work(2)), details=False)
     assert "NOT the same program" in text
     assert "Largest reason: op aten::tanh is new: 76.0 µs of a step; 0 -> 1 a step, on the GPU." in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("error", "noise", "gain_ns", "why"),
+    [
+        (0.07, 0.08, 5, "but step time varies by ±10.0 % between steps."),
+        (-0.07, 0.07, 5, "but step time varies by ±10.0 % between steps."),
+        (0.07, 0.06, None, "but GPU time cannot be compared: kernels are missing (B)."),
+        (0.03, 0.08, None, "but GPU time cannot be compared: kernels are missing (B)."),  # within the tolerance of 5 %
+    ],
+)
+def test_diff_says_why_the_times_are_not_judged(error: float, noise: float, gain_ns: int | None, why: str) -> None:
+    """GIVEN an undecided comparison WHEN the difference is beyond the tolerance, but may be noise THEN diff gives the noise.
+    Otherwise, diff gives the reason why GPU time is unknown."""
+    comparison = compare(training(), training())
+    steps = replace(comparison.steps, error=error, noise_floor=0.1, average_noise=noise)
+    known, unknown = PaceLimit("host", 5, 0.1, "not this"), PaceLimit("unknown", gain_ns, None, "kernels are missing")
+    limits: Both[PaceLimit | None] = Both(known, unknown)
+    undecided = replace(comparison, within_tolerance=None, judged="steps", steps=steps, bottlenecks=limits)
+    text, _ = verdict_sentences(undecided)[0]
+    assert text.startswith("NOT JUDGED: step time differs by") and text.endswith(why)
+
+
+def test_diff_names_the_longest_phase_that_a_study_did_not_measure() -> None:
+    comparison = compare(training(), replay_of(training(), 1.0))
+    phases = {
+        name: replace(of, recorded_median_ns=0, device_replayed_median_ns=time_ns)
+        for (name, of), time_ns in zip(comparison.phases.items(), (3000, 9000, 6000), strict=False)
+        if name != "loader"
+    }
+    undecided = replace(comparison, within_tolerance=None, phases=phases, host_phases_comparable=False)
+    longest = max(phases, key=lambda name: phases[name].device_replayed_median_ns or 0)
+    text, _ = verdict_sentences(undecided)[0]
+    assert f"has no time for the phase {longest}, which takes 9.0 µs in the replay" in text
+    hidden = replace(undecided, work_is_hidden=Both(True, False))
+    assert "has no time for the phase" not in verdict_sentences(hidden)[0][0]
