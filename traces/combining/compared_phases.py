@@ -16,7 +16,8 @@ Note [Windows of other work]
     The profiler may run several times, and a later profile may contain other kinds of steps, for example steps that train more
     layers. Steps after a profile are slower, so they are not compared. A clean step is compared with a profile that began at
     most `STEPS_BEFORE_WINDOW` steps later. The profile must contain a step with the same phases. If several profiles qualify,
-    the last one is used.
+    the last one is used. Two profiles contain the same work if the ops that a step of each calls after its batch was loaded
+    have a similarity of at least `SAME_NAMES`. Earlier ops may, for example, save a checkpoint at the end of an epoch.
 
 Note [Profiled steps with other work]
     For example, two of five profiled steps may save a checkpoint, and another program may delay a third step. The median
@@ -32,15 +33,17 @@ Note [The GPU's lag after a wait]
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import product, starmap
 
 import numpy as np
 
 from traces.analyses.waits import HostWaits
-from traces.combining.phase_labels import LOADERS, PhaseLabels
+from traces.combining.phase_labels import LOADER, LOADERS, PhaseLabels
 from traces.combining.profiled_steps import LAUNCH, OP, PLAIN_OP, ProfiledSteps, median_or_zero
-from traces.comparison.thresholds import FEWEST_ALIKE, FULL_QUEUE, LEAST_NOISE, NEARLY_FULL, STEPS_BEFORE_WINDOW
+from traces.comparison.program.op_numbers import similarity
+from traces.comparison.thresholds import FEWEST_ALIKE, FULL_QUEUE, LEAST_NOISE, NEARLY_FULL, SAME_NAMES, STEPS_BEFORE_WINDOW
 from traces.figures.measure import clean_steps, joined_phases, launch_phases, passes_of_steps, work_rows
 from traces.model.trace import NONE, Column, HostKind, Phases, StepKind, Trace
 
@@ -97,9 +100,10 @@ def _of_same_work(trace: Trace, profiled: Column, clean: Column) -> tuple[Column
     if len(begins) == 1:
         return profiled, clean
     window = begins.searchsorted(places, side="right") - 1
-    works: list[set[Hashable]] = [set() for _ in begins]
+    works: list[list[Counter[int]]] = [[] for _ in begins]
     for of, step in zip(window.tolist(), profiled.tolist(), strict=True):
-        works[of].add(_work_of(trace, step))
+        if (work := _work_of(trace, step)) not in works[of]:
+            works[of].append(work)
     names = _names_of_phases(trace)
     cuts = [{names[step] for step in profiled[window == of].tolist()} for of in range(len(begins))]
     last = np.maximum(begins.searchsorted(own.searchsorted(clean) + STEPS_BEFORE_WINDOW, side="right") - 1, 0)
@@ -110,7 +114,7 @@ def _of_same_work(trace: Trace, profiled: Column, clean: Column) -> tuple[Column
         ],
         np.int64,
     )
-    alike = (np.array([not work.isdisjoint(chosen) for work in works]) for chosen in works)
+    alike = (np.array([any(starmap(_are_similar, product(work, chosen))) for work in works]) for chosen in works)
     groups = ((profiled[same[window]], clean[same[of_clean]]) for same in alike)
     enough = (group for group in groups if min(map(len, group)) >= FEWEST_ALIKE)
     return max(enough, key=lambda group: len(group[1]), default=(profiled, clean))
@@ -126,12 +130,17 @@ def _names_of_phases(trace: Trace) -> dict[int, tuple[int, ...]]:
     return names
 
 
-def _work_of(trace: Trace, step: int) -> Hashable:
-    host, steps = trace.host, trace.steps
+def _are_similar(ours: Counter[int], theirs: Counter[int]) -> bool:
+    return similarity(ours, theirs, (1, 1)) >= SAME_NAMES
+
+
+def _work_of(trace: Trace, step: int) -> Counter[int]:
+    host, steps, phases = trace.host, trace.steps, trace.phases
     threads = [row for row, thread in enumerate(trace.threads) if thread.rank == steps.rank[step]]
-    rows = (host.start_ns >= steps.start_ns[step]) & (host.start_ns < steps.end_ns[step])
+    loaders = (phases.step == step) & (phases.name == trace.strings.find(LOADER))
+    rows = (host.start_ns >= max((steps.start_ns[step], *phases.start_ns[loaders]))) & (host.start_ns < steps.end_ns[step])
     rows &= (host.kind == HostKind.OP) & np.isin(host.thread, threads)
-    return frozenset(Counter(zip(host.name[rows].tolist(), host.shapes[rows].tolist(), strict=True)).items())
+    return Counter(host.name[rows].tolist())
 
 
 def compared_phases(

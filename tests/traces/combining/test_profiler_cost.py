@@ -240,6 +240,20 @@ def test_profiled_steps_are_compared_only_with_unprofiled_steps_of_the_same_work
     assert clean_phases(trace, before + 6)["forward"] == pytest.approx(later_ns)
 
 
+def test_work_at_the_end_of_an_epoch_does_not_make_a_window_different() -> None:
+    """GIVEN a second profile with a single step, which saves a checkpoint before it loads its batch WHEN the clean steps after
+    this profile take 150 ns THEN their median counts, so an op costs 205 - 150 ns."""
+    early, later = ((StepKind.STEADY, [("loader", 10), ("forward", ns)]) for ns in (100, 150))
+    parts = [("loader", 10), ("zero_grad", 5), ("forward", 200)]
+    window: list[Step] = [(StepKind.PROFILED, parts)] * 3
+    trace = recorded([*[early] * 3, *window, later, (StepKind.PROFILED, [("other", 90), *parts]), *[later] * 6])
+    begins_ns = (trace.steps.end_ns[trace.steps.kind == StepKind.PROFILED] - 200 - UNIX_NS).tolist()
+    add_ops(trace, [(begin_ns, 0) for begin_ns in begins_ns])
+    add_ops(trace, [(begins_ns[-1] - 50, 0)], name="aten::copy_")
+    run = with_clean_pace(trace.runs[0], trace, 0)
+    assert run.profiler_cost is not None and run.profiler_cost.op_ns == 55
+
+
 def test_profiler_cost_compares_steps_that_have_the_same_phases() -> None:
     """GIVEN a second profile without the phase "other" WHEN the clean steps after it have this phase THEN these clean steps are
     compared with the first profile, which also has it. The cost of one op is 200 - 150 ns."""
