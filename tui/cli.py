@@ -168,11 +168,12 @@ def explain(
     first: Annotated[str, trace_argument("A", NAMES_OF_TRACES)],
     second: Annotated[str, trace_argument("B", "The trace to compare with it.")],
     json: JsonOption = False,
+    details: Annotated[bool, flag("--details", "Also print idle times, and the kernels of each op.")] = False,
 ) -> int:
     """Explain why trace B is slower or faster than trace A. The largest effects come first."""
     from tui.commands.explain import run
 
-    return run(first, second, json)
+    return run(first, second, json, details or is_verbose())
 
 
 @app.command(
