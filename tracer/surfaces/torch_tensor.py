@@ -28,6 +28,7 @@ from traces.script.patching import Keywords, PhaseScope, Positional, around, pat
 from traces.script.script_hooks import SCALAR_READS, compiling
 
 Call = Callable[..., Any]
+_NUMBERS = (int, float)
 
 
 class _Depth(threading.local):
@@ -128,7 +129,7 @@ class _ReadsAndMoves:
                 value = call(tensor, *args, **kwargs)
             finally:
                 depth.quiet -= 1
-            if isinstance(value, int | float):  # a complex number, or what the script's tensor class returns, is not recorded
+            if isinstance(value, _NUMBERS):  # a complex number, or what the script's tensor class returns, is not recorded
                 dtype = attribute(tensor, "dtype") if has_torch_function_unary(tensor) else tensor.dtype
                 to.read("aten::_local_scalar_dense", _name_of(dtype), [float(value)])
             return value
@@ -213,7 +214,7 @@ def _note(tensor: Any, host: Any) -> None:
             return
         nested, dtype = host.tolist() if hasattr(host, "tolist") else host, _name_of(tensor.dtype)
     values = tree_leaves(nested)
-    if (to := recorder()) is not None and all(isinstance(value, int | float) for value in values):
+    if (to := recorder()) is not None and all(isinstance(value, _NUMBERS) for value in values):
         to.read_called()
         to.read("aten::copy_", dtype, [float(value) for value in values])
 

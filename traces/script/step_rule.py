@@ -114,9 +114,10 @@ class Optimizers:
 
     def is_first(self, optimizer: object) -> bool:
         """Return True if this weight update by `optimizer` ends a training step."""
-        number, steps = self.add(optimizer), self._steps_since
-        if number != self.first_number:
-            if self._first is not None and self._first() is not None and not self._replaces_first(number):
+        steps, first = self._steps_since, None if self._first is None else self._first()
+        if first is not optimizer:
+            number = self.add(optimizer)
+            if first is not None and not self._replaces_first(number):
                 steps[number] = steps.get(number, 0) + 1
                 self._steps_before[number] = self._steps
                 return False
