@@ -178,10 +178,11 @@ class VirtualNccl(_NcclGroup):
     def comm_split_count(self) -> int:
         return self._splits
 
-    def perform_nocolor_split(self, device: TorchAny) -> None:
-        """Do nothing."""
+    def _do_nothing(self, *_args: TorchAny, **_options: TorchAny) -> None:
+        """Replace methods that matter only for NCCL's communicators and memory."""
 
-    eager_connect_single_device = perform_nocolor_split
+    perform_nocolor_split = eager_connect_single_device = _group_start = _group_end = _do_nothing
+    register_mem_pool = deregister_mem_pool = _do_nothing
 
     def split_group(
         self,
@@ -209,19 +210,9 @@ class VirtualNccl(_NcclGroup):
             group.on_cpu = gloo(PrefixStore("cpu/", store), group._rank, group._size, options._timeout)
         return group
 
-    def _group_start(self) -> None:
-        """Do nothing."""
-
-    _group_end = _group_start
-
     @property
     def mem_allocator(self) -> NoReturn:
         raise NotEmulated("ProcessGroupNCCL.mem_allocator", "allocate the tensors with PyTorch's default allocator")
-
-    def register_mem_pool(self, pool: TorchAny, **options: TorchAny) -> None:
-        """Do nothing."""
-
-    deregister_mem_pool = register_mem_pool
 
     # -- operations ----------------------------------------------------------------------------------------------------
 
@@ -309,6 +300,14 @@ class VirtualNccl(_NcclGroup):
         detail = f"to rank {self._global(opts.rootRank)}"
         call = GroupCall("gather", inputs, onto, values.concatenated, sends=sent, wants=wants, detail=detail)
         return self.operations.run(call, opts)
+
+    @_by_device
+    def gather_single(self, output: TorchAny, source: TorchAny, opts: TorchAny) -> TorchAny:
+        """PyTorch has this method since release 2.14."""
+        is_root = opts.rootRank == self._rank
+        if is_root and output.numel() != source.numel() * self._size:
+            raise ValueError("output tensor size must be equal to world_size times input tensor size")
+        return self.gather([output.view(-1).split(source.numel()) if is_root else []], [source], opts)
 
     @_by_device
     def scatter(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:

@@ -39,7 +39,7 @@ from traces.script.patching import Argument, Keywords, Positional, argument, aro
 _INPUTS = {
     name: given
     for given, names in {
-        "tensor": "all_reduce broadcast reduce all_gather gather send recv isend irecv",
+        "tensor": "all_reduce broadcast reduce all_gather gather gather_single send recv isend irecv",
         "input_tensor": "all_gather_into_tensor all_gather_single",
         "input_list": "reduce_scatter",
         "input": "reduce_scatter_tensor reduce_scatter_single all_to_all_single",

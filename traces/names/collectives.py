@@ -24,6 +24,7 @@ _FUNCTIONS = {
     **dict.fromkeys(("reduce_scatter_base", "reduce_scatter_single"), "reduce_scatter_tensor"),
     **dict.fromkeys(("all_to_all_base", "all_to_allv"), "all_to_all_single"),
     "all_reduce_barrier": "barrier",
+    "gather_single": "gather",
 }
 
 

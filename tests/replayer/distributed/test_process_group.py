@@ -150,7 +150,13 @@ def test_a_split_group_has_the_given_name_and_ranks_and_timeout() -> None:
         gathered = [ints(0, 0) for _ in range(3)] if rank == 1 else None
         dist.gather(ints(rank, 5), gathered, dst=1)
         assert gathered is None or [one.tolist() for one in gathered] == [[0, 5], [1, 5], [2, 5]]
+        single, options = ints(*[0] * 6 if rank == 1 else []), dist.GatherOptions()  # dist.gather_single since PyTorch 2.14
+        options.rootRank = 1
+        nccl.gather_single(single, ints(rank, 5), options).wait()
+        assert single.tolist() == ([0, 5, 1, 5, 2, 5] if rank == 1 else [])
         if rank == 1:
+            with pytest.raises(ValueError, match="must be equal to world_size times input tensor size"):
+                nccl.gather_single(ints(0), ints(rank, 5), options)
             with pytest.raises(ValueError, match="Incorrect output list size 2"):
                 dist.gather(ints(1), [ints(0), ints(0)], dst=1)
 

@@ -170,6 +170,7 @@ def test_results_that_depend_on_the_rank_are_not_shared() -> None:
     assert key_for_ranks(add, (2, first, second)) is None
     assert key_for_ranks(add, (2, int)) is None
     assert key_for_ranks(add, (2, first, (object, object()))) is None
+    assert key_for_ranks(add, (2, first, dict)) is None  # only the classes of numbers are the same in all ranks
     of_first, of_second = key_for_ranks(add, (2, first, (float, 0.5))), key_for_ranks(add, (2, second, (float, 0.5)))
     assert of_first is not None and of_second is not None
     assert of_first[0] == of_second[0] and (of_first[1], of_second[1]) == (0, 1)

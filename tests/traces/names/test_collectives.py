@@ -22,7 +22,7 @@ _CPP_NAMES = {
     " reduce_scatter_tensor_coalesced",
     "all_to_all": "alltoall alltoall_ all_to_all",
     "all_to_all_single": "alltoall_base all_to_allv allToAllSingleImpl all_to_all_single",
-    "gather": "gather_ gatherImpl",
+    "gather": "gather_ gatherImpl gather_single",
     "scatter": "scatter_ scatterImpl",
 }  # fmt: skip
 
