@@ -77,15 +77,17 @@ def explain(comparison: Comparison) -> Explanation:
 
 
 def largest_reason(comparison: Comparison) -> Reason | None:
-    """Return the reason that explains most of the difference in step time or, if step times are alike, in GPU time."""
+    """Return the reason that explains most of the difference in step time. If step times are alike, return the op that explains
+    most of the difference in GPU time, or in the time of steps with other kernels."""
     if comparison.replay or comparison.verdict.same is None:
         return None
-    of, gpu, small_ns = explain(comparison), comparison.gpu_busy, comparison.tolerance * (comparison.steps.recorded_ns or 0)
+    of, small_ns = explain(comparison), comparison.tolerance * (comparison.steps.recorded_ns or 0)
     delta_ns, reasons = of.delta_ns or 0, of.reasons
-    if abs(delta_ns) <= small_ns and gpu.error is not None and abs(gpu.error) > comparison.tolerance:
-        delta_ns, reasons = (gpu.replayed_ns or 0) - (gpu.recorded_ns or 0), [reason for reason in reasons if reason.names]
-    elif abs(delta_ns) <= small_ns:
-        delta_ns = 0
+    if abs(delta_ns) <= small_ns:
+        figures = (comparison.gpu_busy, comparison.rarer_steps)
+        other = [one for one in figures if one is not None and abs(one.error or 0) > comparison.tolerance]
+        delta_ns = (other[0].replayed_ns or 0) - (other[0].recorded_ns or 0) if other else 0
+        reasons = [reason for reason in reasons if reason.names]
     least_ns = LEAST_REASON * abs(delta_ns)
     alike = [of for of in reasons if of.delta_ns * delta_ns > 0 and abs(of.delta_ns) >= least_ns and not of.phase]
     most = max(alike, key=lambda reason: abs(reason.delta_ns), default=None)
@@ -108,8 +110,12 @@ def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
 
 
 def slow_steps_sentence(comparison: Comparison) -> str:
-    """Return a warning if two traces have similar median step times but different mean step times. Otherwise return ""."""
-    judged = "steps" if comparison.judged == "rarer_steps" else comparison.judged
+    """Return a warning if two traces have similar median step times, but the means or the steps with other kernels differ.
+    Otherwise return ""."""
+    judged = comparison.judged
+    if judged == "rarer_steps":
+        times = comparison.figures[judged]
+        return f"But the steps with other kernels differ: {_ms(times.recorded_ns or 0)} -> {_ms(times.replayed_ns or 0)}."
     name = "pace_ns" if judged == "steps" else "without_data_ns"
     means = [getattr(of.mean or of, name) for of in comparison.paces if of is not None]
     error = comparison.figures[judged].error

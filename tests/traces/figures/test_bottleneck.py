@@ -15,7 +15,7 @@ from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import RankLateness
 from traces.comparison.compare import compare
 from traces.comparison.comparison_figures import Both
-from traces.comparison.explain import explain, slow_steps_sentence
+from traces.comparison.explain import explain, largest_reason, slow_steps_sentence
 from traces.figures.bottleneck import (
     CaughtUp,
     PaceLimit,
@@ -44,6 +44,7 @@ from traces.model.trace import (
     Trace,
     Values,
 )
+from traces.model.workload import Sameness
 from tui.text.bottleneck import bottleneck_text
 from tui.text.info import note_sentences
 
@@ -538,8 +539,22 @@ def test_steps_with_different_kernels_are_compared_separately(
     other trace THEN the verdict is a difference of 20 %."""
     apart = compare(_with_long_steps([0, 4], 10), _with_long_steps(long, long_ms))
     assert apart.judged == judged and apart.steps.error == 0
-    assert ("But the average step" in slow_steps_sentence(apart)) is (error != 0.04)
+    differ = "But the steps with other kernels differ: 10.0 ms -> 12.0 ms."
+    warning = {0.2: differ, 0.04: ""}.get(error or 0, "But the average step")
+    assert slow_steps_sentence(apart).startswith(warning) and bool(slow_steps_sentence(apart)) is bool(warning)
     assert (apart.rarer_steps and apart.rarer_steps.error) == (None if error is None else pytest.approx(error))
+
+
+def test_the_largest_reason_may_be_a_kernel_of_rare_steps() -> None:
+    """GIVEN steps of 2 ms and two steps of 10 ms with another kernel WHEN the steps of 10 ms and their kernels take 4 ms longer
+    in B THEN the kernel takes 4 * 2 / 9 = 0.9 ms longer per average step, and `trace diff` names the kernel."""
+    slower = _with_long_steps([0, 4], 14)
+    slower.device.duration_ns[[0, 4]] += 4 * MS
+    apart = compare(_with_long_steps([0, 4], 10), slower)
+    alike = replace(apart.verdict, sameness=Sameness.SAME_PROGRAM)  # these traces contain no ops, so this cannot be told
+    reason = largest_reason(replace(apart, verdict=alike))
+    assert reason is not None and reason.what == "kernel prefill"
+    assert reason.delta_ns == pytest.approx(8 / 9 * MS)
 
 
 def test_the_first_inference_step_may_run_other_kernels() -> None:
