@@ -20,7 +20,7 @@ from replayer.distributed.group_call import GroupCall
 from replayer.distributed.rank_message import RankMessage, ranks_text
 from replayer.distributed.reductions import require_dense
 from replayer.distributed.store_exchange import DeadlockDetector, PendingExchange, StoreExchange, store_of_attempt
-from replayer.distributed.watchdog import Watchdog
+from replayer.distributed.watchdog import Watchdog, blocking_wait
 from replayer.distributed.work import Called, CapturedWork, CommStream, VirtualWork
 from replayer.state import computing, gpu
 from replayer.tensor.tensor import VirtualTensor
@@ -159,7 +159,10 @@ class GroupOperations:
         size_bytes = max(other.size_bytes for other in messages) if message.operation == "recv" else message.size_bytes
         arrived_ns = [other.arrived_ns for other in messages]
         all_arrived_ns, stream = max(arrived_ns), called.stream
-        if stream is None or called.row != NONE:  # NCCL's watchdog ignores operations of a replayed CUDA graph
+        # NCCL's watchdog ignores operations of a replayed CUDA graph. With blocking waits, only `wait` checks the timeout, and
+        # PyTorch does not call `wait` for collectives with `async_op=False`.
+        ignored = called.row == NONE or (blocking_wait() and stream is not comm_stream.stream)
+        if stream is None or not ignored:
             self._watchdog.check(message, dict(zip(called.ranks, arrived_ns, strict=True)))
         if stream is None or comm_stream.stream is None:
             return all_arrived_ns

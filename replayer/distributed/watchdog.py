@@ -4,13 +4,13 @@
     watchdog = Watchdog(rank=0, timeout_s=600)
     watchdog.check(message, {0: 5_000, 1: 7_000})   # returns if the ranks called the operation within the timeout
 
-With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises DistBackendError instead. See Note [TORCH_NCCL_ASYNC_ERROR_HANDLING].
+With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises DistBackendError instead. Collectives with `async_op=False` then have no timeout,
+as in PyTorch. See Note [TORCH_NCCL_ASYNC_ERROR_HANDLING].
 
 Note [TORCH_NCCL_ASYNC_ERROR_HANDLING]
     The values 1 and 3 end the process after a timeout. The value 2 only aborts the communicator. On a GPU, the script's next
     collective then raises DistBackendError. In a replay, the collective that came too late raises this error. With the value 0,
-    ranks wait for late ranks without a limit. Only a barrier raises DistBackendError after it has ended, because a barrier's
-    `wait` blocks the host and then checks for errors. If PyTorch looks for ranks that make different calls
+    ranks wait for late ranks without a limit. If PyTorch looks for ranks that make different calls
     (TORCH_DISTRIBUTED_DEBUG=DETAIL), 0 means 3.
 """
 
@@ -61,14 +61,14 @@ class Watchdog:
 
     def check(self, message: RankMessage, arrived_ns: Mapping[int, int]) -> None:
         """End the process if this rank and another rank call a collective at times that differ by more than the timeout."""
-        clock, waits_on = gpu().clock, _error_handling() == "0" and not blocking_wait()
+        if _error_handling() == "0" and not blocking_wait():
+            return
+        clock = gpu().clock
         limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
         first, last = min(arrived_ns, key=arrived_ns.__getitem__), max(arrived_ns, key=arrived_ns.__getitem__)
         after_ns, before_ns = arrived_ns[last] - message.arrived_ns, message.arrived_ns - arrived_ns[first]
-        if waits_on and (message.operation != "barrier" or after_ns <= limit_ns):
-            return
         if max(after_ns, before_ns) > limit_ns:
-            clock.wait_until(arrived_ns[last] if waits_on else message.arrived_ns + limit_ns)
+            clock.wait_until(message.arrived_ns + limit_ns)
             other, apart, when = (last, after_ns, "after") if after_ns > limit_ns else (first, before_ns, "before")
             apart_s = apart / 1e9 / float(clock.speed)
             self.end(message, f"rank {other} called {message.counterpart} {apart_s:.6g} s {when} rank {self._rank}")

@@ -89,7 +89,7 @@ class VirtualWork(_Awaited):
         self.device = comm_stream.device
         self._limit_ns: int | None = None  # timeout of a `wait` in nanoseconds, or None
         self.end_ns: int | None = None
-        self.blocks_host = False
+        self.blocks_host = blocking_wait() and called.stream is comm_stream.stream
 
     def finished_ns(self) -> int:
         if self.end_ns is None:
@@ -160,7 +160,7 @@ class VirtualWork(_Awaited):
         if self.device != NONE:
             here.current.stream(self.device).wait(end_ns)
         self._refuse_after_limit(end_ns)
-        if self.device == NONE or self.blocks_host or timeout or blocking_wait():
+        if self.device == NONE or self.blocks_host or timeout:
             self._block_host()
         return True
 

@@ -461,18 +461,27 @@ def test_the_error_names_a_rank_that_ended_or_never_arrived() -> None:
 
 def test_both_ranks_raise_an_error_if_one_misses_the_virtual_timeout() -> None:
     """GIVEN a timeout of 100 s WHEN a rank arrives 10 000 virtual seconds late THEN both ranks raise an error. The other rank
-    waits for 100 s. The virtual clock also counts the real time that a busy machine takes."""
+    waits for 100 s. The virtual clock also counts the real time that a busy machine takes. With blocking waits, a collective
+    with `async_op=False` has no timeout and does not block the host."""
 
     def body(rank: int) -> None:
         dist.all_reduce(ints(1))
         clock = state.gpu().clock
+        busy_ns = 0 if isinstance(clock, RecordedClock) else 1_000 * 10**9
+        if rank == 1:
+            clock.wait_until(clock.now_ns() + 10_000 * 10**9)
+        begin_ns = clock.now_ns()
+        dist.all_reduce(ints(1))
+        assert clock.now_ns() - begin_ns <= 10**9 + busy_ns
+        torch.cuda.synchronize()
         if rank == 1:
             clock.wait_until(clock.now_ns() + 10_000 * 10**9)
         begin_ns = clock.now_ns()
         when = "before rank 1" if rank else "after rank 0"
+        work: TorchAny = dist.all_reduce(ints(1), async_op=True)
         with pytest.raises(dist.DistBackendError, match=rf"OpType=ALLREDUCE, .*ran for 100000 milliseconds.* s {when}"):
-            dist.all_reduce(ints(1))
-        waited_ns, busy_ns = clock.now_ns() - begin_ns, 0 if isinstance(clock, RecordedClock) else 1_000 * 10**9
+            work.wait()
+        waited_ns = clock.now_ns() - begin_ns
         assert 100 * 10**9 <= waited_ns <= 101 * 10**9 + busy_ns
 
     with BLOCKING_WAIT:

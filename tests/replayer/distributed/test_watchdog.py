@@ -53,8 +53,7 @@ def test_calls_of_a_collective_fail_if_they_are_further_apart_than_the_timeout(
     ("environment", "operation", "waits_until_ns"),
     [
         ({"ASYNC_ERROR_HANDLING": "0"}, "all_reduce", None),
-        # The host waits for the late rank, and the error is raised after this wait.
-        ({"ASYNC_ERROR_HANDLING": "0"}, "barrier", 120 * S),
+        ({"ASYNC_ERROR_HANDLING": "0"}, "barrier", None),
         ({"ASYNC_ERROR_HANDLING": "2"}, "all_reduce", 110 * S),
         ({"ASYNC_ERROR_HANDLING": "0", "BLOCKING_WAIT": "1"}, "all_reduce", 110 * S),
         ({"BLOCKING_WAIT": "True"}, "all_reduce", 110 * S),
@@ -76,12 +75,6 @@ def test_the_error_handling_mode_decides_what_happens_to_a_rank_that_is_late(
     with pytest.raises(dist.DistBackendError, match=f"rank 1 called {operation} 20 s after rank 0"):
         Watchdog(0, 10.0).check(*late)
     assert waited == [waits_until_ns]
-
-
-def test_without_error_handling_a_late_rank_passes_a_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "gpu", lambda: SimpleNamespace(clock=SimpleNamespace(speed=1)))
-    monkeypatch.setenv("NCCL_ASYNC_ERROR_HANDLING", "0")
-    Watchdog(1, 10.0).check(RankMessage(120 * S, "barrier", 0, ""), {0: 100 * S, 1: 120 * S})
 
 
 @pytest.mark.parametrize("handling", ["0", "3"])

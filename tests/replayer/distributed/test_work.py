@@ -60,7 +60,7 @@ def _ended(monkeypatch: pytest.MonkeyPatch, end_ns: int | None, speed: int = 1) 
         raise _Refused(limit_ns)
 
     call: Any = SimpleNamespace(inputs=[], outputs=[], combine=None)
-    called: Any = SimpleNamespace(call_ns=CALL_NS, message=None)
+    called: Any = SimpleNamespace(call_ns=CALL_NS, message=None, stream=None)
     watchdog: Any = SimpleNamespace(refuse=refuse)
     pending: Any = None
     work = VirtualWork(lambda *_: 0, watchdog, CommStream(NONE), called, pending, call)
