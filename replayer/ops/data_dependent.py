@@ -185,8 +185,7 @@ class DataDependentOps:
             self._new((size,) if return_counts else (0,), torch.int64, meta),
         ]
         made = self._results(op, [source], results)
-        if known is None and return_counts:
-            self._assume_even_counts(made[2], compared)
+        self._assume_even_counts(made[2], compared)
         return tuple(self._with_values(made, known, [source]))
 
     def _compute(self, source: torch.Tensor, compute: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> TorchAny:

@@ -464,3 +464,13 @@ def test_missing_inner_ops_do_not_make_the_ops_of_other_kernels_new(ours: int, t
     ops = changes(first, second, np.arange(1), np.arange(1)).ops
     assert (ops.added, ops.gone, ops.replaced, ops.longer, ops.shorter) == ([], [], [], [], [])
     assert verdict_of(first, second)[0] is True
+
+
+def test_an_op_whose_enclosing_op_replaces_nothing_is_added() -> None:
+    """GIVEN an op in two enclosing ops, of which each contains another op in the second trace WHEN the op is replaced by the op
+    in its nearest enclosing op THEN the other op replaces nothing, so it is added."""
+    first = recording(("outer", ("inner", ("aten::sin", "sin"))))
+    second = recording(("inner", ("aten::cos", "cos")), ("outer", ("aten::tan", "tan")))
+    found = between(first, second).ops
+    assert [(of.recorded_names, of.replayed_names) for of in found.replaced] == [(("aten::sin",), ("aten::cos",))]
+    assert [of.name for of in found.added] == ["aten::tan"] and found.gone == []
