@@ -30,7 +30,10 @@ from traces.model.trace import NONE, TABLES, Device, Thread, Trace
 
 _Range = tuple[int, int]  # the smallest and the largest number
 
-_STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
+# the time or the step number in the name of a cycle's file: "host_7.1700000000000.pt.trace.json" or "trace_10.json"
+_CYCLE_IN_NAME = re.compile(
+    r"(?<=\.)\d{10,}(?=\.)|(?<!\d)(?<!p-)(?<!rank)(?<!rank[-_.])(?<!worker)(?<!worker[-_.])\d+(?=(\.pt)?(\.trace)?\.json)", re.I
+)
 
 
 def cycles_of(
@@ -72,7 +75,7 @@ def _sequence_numbers(recording: Trace) -> _Range | None:
 
 def _process(recording: Trace, file: str, rank: int | None) -> Hashable:
     main = next((thread.tid for thread in recording.threads if thread.role == "main"), None)
-    name = _STAMP.sub("", file) if rank is None else ""
+    name = _CYCLE_IN_NAME.sub("", file) if rank is None else ""
     gpus = tuple((device.index, device.name) for device in recording.devices)
     return rank, recording.run_of(0).distributed, name, main, gpus, recording.grain
 
