@@ -30,10 +30,8 @@ from traces.model.trace import NONE, TABLES, Device, Thread, Trace
 
 _Range = tuple[int, int]  # the smallest and the largest number
 
-# the time or the step number in the name of a cycle's file: "host_7.1700000000000.pt.trace.json" or "trace_10.json"
-_CYCLE_IN_NAME = re.compile(
-    r"(?<=\.)\d{10,}(?=\.)|(?<!\d)(?<!p-)(?<!rank)(?<!rank[-_.])(?<!worker)(?<!worker[-_.])\d+(?=(\.pt)?(\.trace)?\.json)", re.I
-)
+_STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
+_STEP_IN_NAME = re.compile(r"(?<!\d)\d+(?=(\.pt)?(\.trace)?\.json)")  # such as "trace_10.json"
 
 
 def cycles_of(
@@ -52,8 +50,16 @@ def cycles_of(
         apart = all(one[1] <= other[0] for one, other in pairwise(windows))
         pairs = pairwise((recordings[place], correlations[place]) for place in ordered)
         begins_anew = any(_is_new_process(*pair) for pair in pairs)
+        if len({_STAMP.sub("", names[place][0]) for place in group if names[place][1] is None}) > 1:
+            begins_anew |= not _are_numbered_on([recordings[place] for place in ordered])
         found += [ordered] if epochal and apart and not begins_anew else [[place] for place in group]
     return found
+
+
+def _are_numbered_on(ordered: list[Trace]) -> bool:
+    """Return True if the step marks of each recording have larger numbers than the step marks of earlier recordings."""
+    marked = all(of.provenance.get("steps_from") == "profiler" for of in ordered)
+    return marked and all(one.steps.number.max() < other.steps.number.min() for one, other in pairwise(ordered))
 
 
 def _is_new_process(earlier: tuple[Trace, _Range | None], later: tuple[Trace, _Range | None]) -> bool:
@@ -75,7 +81,7 @@ def _sequence_numbers(recording: Trace) -> _Range | None:
 
 def _process(recording: Trace, file: str, rank: int | None) -> Hashable:
     main = next((thread.tid for thread in recording.threads if thread.role == "main"), None)
-    name = _CYCLE_IN_NAME.sub("", file) if rank is None else ""
+    name = _STEP_IN_NAME.sub("", _STAMP.sub("", file)) if rank is None else ""
     gpus = tuple((device.index, device.name) for device in recording.devices)
     return rank, recording.run_of(0).distributed, name, main, gpus, recording.grain
 

@@ -94,12 +94,14 @@ def test_consecutive_recordings_of_one_process_are_grouped_as_profiler_cycles(
     for trace in (first, second):
         trace.runs = {0: Run("hand", clock)}
     assert cycles_of([first, second], [("a.json", None), ("a.json", None)], [None, None]) == grouped
-    # Scripts often write the number of the current step into the file's name.
-    assert cycles_of([first, second], [("trace_5.json", None), ("trace_10.json", None)], [None, None]) == grouped
+    # Scripts often write the number of the current step into the file's name. The step marks must then be numbered on.
+    for trace in (first, second):
+        trace.provenance["steps_from"] = "profiler"
+    names = [("trace_5.json", None), ("trace_10.json", None)]
+    assert cycles_of([first, second], names, [None, None]) == [[0], [1]]
+    second.steps.number[:] += len(first.steps)
+    assert cycles_of([first, second], names, [None, None]) == grouped
     assert cycles_of([first, second], [("a.json", None), ("b.json", None)], [None, None]) == [[0], [1]]
-    for name in ("rank{}.json", "rank_{}.pt.trace.json", "worker{}.json", "run-TP-{}.json"):
-        names = [(name.format(number), None) for number in (0, 1)]
-        assert cycles_of([first, second], names, [None, None]) == [[0], [1]]
     second.threads = [Thread(0, 101, "main", "main"), second.threads[1]]
     # Recordings of two processes are no cycles of one profiler.
     assert cycles_of([first, second], [("a.json", 0), ("a.json", 0)], [None, None]) == [[0], [1]]
