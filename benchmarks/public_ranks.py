@@ -415,9 +415,11 @@ def _of_self_supervised() -> list[Program]:
     )
     images = "datasets.FakeData(8, (3, 64, 64), 10, "
     smaller = ("main.py", "resnet50(zero_init", "resnet18(zero_init"), ("main.py", "[2048]", "[512]")
-    folders = ("main.py", "torchvision.datasets.ImageFolder(args.data / 'train', ", f"torchvision.{images}")
+    more = images.replace("8", "24", 1)  # three steps
+    folders = ("main.py", "torchvision.datasets.ImageFolder(args.data / 'train', ", f"torchvision.{more}")
+    without_float16 = [("main.py", f"{name}()", f"{name}(enabled=False)") for name in ("GradScaler", "autocast")]
     return [
-        Program("barlowtwins", "main", twins, spawns=True, edits=(folders, *smaller)),
+        Program("barlowtwins", "main", twins, spawns=True, edits=(folders, *smaller, *without_float16)),
         Program(
             "simsiam",
             "main_simsiam",
