@@ -136,6 +136,7 @@ class StepTracker:
         self.trained = self._evaluated = 0
         self._compiled = len(COMPILE_NS)  # number of compilations before the current step
         self._should_train = False  # the script has followed the recorded order so far, and a training step is next
+        self._is_recorded = bool(recording.steps)  # the recording contains the step that the script runs now
         self._follows = True  # the script's training and evaluation steps have followed the recorded order so far
         trains = bool((recording.trace.steps.kind != StepKind.EVALUATION).any())
         self._workload = WorkloadCheck(recording.trace.workload, self.script.workload, trains=trains)
@@ -198,7 +199,7 @@ class StepTracker:
     @property
     def row_of_values(self) -> int:
         """Return the index of the recorded step whose values `loss.item()` and similar calls return in the replay."""
-        if self._follows and self.number < len(self.recording.steps):
+        if self._is_recorded:
             return self.recording.steps[self.number].row
         count = self._evaluated if self._evaluates else self.trained
         return self.recording.choice.of_values(count, self._evaluates).row
@@ -214,7 +215,7 @@ class StepTracker:
         begins_undecided_step = name in ("loader", "h2d") and self.script.entered == name and self.script.is_undecided
         if begins_undecided_step and self.grads_enabled is not None:
             evaluates = not self.grads_enabled()
-            if evaluates or self.trained:
+            if evaluates or (self.trained and not self._is_recorded):
                 self.step_evaluates(evaluates)
         self._see_phase()
         if name == "loader":
@@ -339,8 +340,9 @@ class StepTracker:
         self.trained += not evaluation
         # see Note [Times of evaluation steps]
         following = self.recording.steps[self.number :][:1] if self._follows else []
+        self._is_recorded = bool(following)
         self._evaluates = following[0].kind == StepKind.EVALUATION if following else evaluation
-        self._should_train = bool(following) and not self._evaluates
+        self._should_train = self._is_recorded and not self._evaluates
         choice = self.recording.choice
         self.step = self._matcher(choice.evaluation(self._evaluated) if self._evaluates else choice.training(self.trained))
 
