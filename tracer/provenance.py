@@ -137,7 +137,8 @@ class ProcessFacts:
     def lacks(self, has_profile: bool) -> list[str]:
         lacks = [] if has_profile else ["host events", "kernels", "shapes", "memory events"]
         if not self.devices:
-            lacks.append("device time: the script used no GPU here")
+            used = self._torch.cuda.is_initialized()
+            lacks.append(f"device time: the script {'ended before its first step' if used else 'used no GPU here'}")
         if self._is_distributed and has_profile:
             lacks.append("collectives that PyTorch starts in C++ (DistributedDataParallel's buckets), except in profiled steps")
         return lacks

@@ -92,6 +92,13 @@ def test_memory_outside_of_torch_is_neither_free_nor_reserved(monkeypatch: pytes
     assert (device.properties.major, device.properties.multi_processor_count, device.properties.warp_size) == (7, 56, None)
 
 
+@pytest.mark.parametrize(("used", "words"), [(True, "ended before its first step"), (False, "used no GPU here")])
+def test_a_recording_without_device_times_says_why(used: bool, words: str) -> None:
+    fake: Any = FakeTorch([A6000])
+    fake.cuda.is_initialized = lambda: used
+    assert ProcessFacts(fake, 0, RecordConfig()).lacks(has_profile=True) == [f"device time: the script {words}"]
+
+
 def test_the_memory_peak_of_a_run_includes_peaks_before_the_script_resets_them() -> None:
     """GIVEN a peak of 700 bytes before the script resets it, and 300 bytes after it THEN the recorded peak is 700 bytes."""
     peaks = iter((700, 300))

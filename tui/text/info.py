@@ -474,6 +474,8 @@ def _next(summary: Summary, name: str) -> list[str]:
             return ["Next: nothing to replay, because the recording has none of the launched kernels. Record again."]
         if is_cut(summary.problems):
             return ["Next: nothing to replay, because the end of the file is missing. Copy the file again, or record again."]
+        if not summary.counts.steps:
+            return ["Next: nothing to replay, because no step of the script ended. Record again."]
         how = "with ProfilerActivity.CUDA" if summary.memory else "on a machine with a GPU"
         return [f"Next: nothing to replay, because no GPU work was recorded. Record {how}."]
     file = shlex.quote(name)

@@ -73,7 +73,8 @@ def test_info_ignores_header_fields_with_unexpected_types() -> None:
 
 
 def test_info_says_that_a_trace_without_gpu_work_cannot_be_replayed() -> None:
-    assert "nothing to replay" in info_text(summarize(Trace()), "empty.msgpack")
+    text = info_text(summarize(Trace()), "empty.msgpack")
+    assert "nothing to replay, because no step of the script ended. Record again." in text
     on_cpu = replace(phase_grained(), lacks=["device time: no GPU", "shapes"])
     on_cpu.phases.device_start_ns[:] = on_cpu.phases.device_end_ns[:] = -1
     text = info_text(summarize(on_cpu), "cpu.msgpack", details=False)
