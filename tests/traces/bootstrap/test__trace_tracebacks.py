@@ -125,6 +125,22 @@ def test_a_warning_shows_the_place_in_the_script_instead_of_this_tool(monkeypatc
     assert shown[0] == shown[1]
 
 
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_warning_of_this_tool_shows_the_line_of_the_script(monkeypatch: pytest.MonkeyPatch, level: int) -> None:
+    """GIVEN a function of this tool that calls another WHEN the inner one warns THEN the warning shows the script's line,
+    whichever of the two functions `stacklevel` selects."""
+    shown: list[tuple[str, int]] = []
+    monkeypatch.setattr(warnings, "_showwarnmsg", lambda message: shown.append((message.filename, message.lineno)))
+    installed(monkeypatch)
+    outer = of_module("_trace_tracer.surfaces")
+    inner = FunctionType(warns.__code__, {"__name__": "_trace_tracer.recorder", "warnings": warnings}, "warns")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        outer(partial(inner, level))
+        line = sys._getframe().f_lineno - 1
+    assert shown == [(__file__, line)]
+
+
 @pytest.mark.parametrize("action", ["default", "module", "once"])
 def test_this_tool_does_not_change_how_often_a_warning_is_shown(monkeypatch: pytest.MonkeyPatch, action: Any) -> None:
     """GIVEN two lines of a script that call a warning function twice THEN each line shows the warning as often as without this
