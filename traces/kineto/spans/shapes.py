@@ -121,11 +121,9 @@ def layouts_of(args: Sequence[ProfilerJson]) -> list[str]:
 
 def _images(dims: list[Any], strides: list[Any]) -> Iterator[tuple[list[int], list[int]]]:
     for dim, stride in zip(dims, strides, strict=False):
-        if type(dim) is not list or type(stride) is not list or not dim:
-            continue
-        if type(dim[0]) is list:
+        if type(dim) is type(stride) is list and dim and type(dim[0]) is list:
             yield from _images(dim, stride)
-        elif len(dim) in IMAGES and _is_shape(dim) and _is_shape(stride):
+        elif type(dim) is list and len(dim) in IMAGES and _is_shape(dim) and _is_shape(stride):
             yield dim, stride
 
 

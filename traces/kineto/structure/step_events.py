@@ -217,9 +217,8 @@ def _of_first_optimizer(tables: RankTables, ranges: Column) -> set[int]:
     made = of_class * len(ranges)  # the number of the optimizer that made each step
     for number in range(len(np.unique(of_class))):
         own = np.flatnonzero(of_class == number)
-        kinds, by_count, by_gap = (
-            np.unique(np.stack(of)[:, own], axis=1, return_inverse=True)[1].reshape(-1) for of in (columns, counts, gaps)
-        )
+        stacked = (np.stack(of)[:, own] for of in (columns, counts, gaps))
+        kinds, by_count, by_gap = (np.unique(of, axis=1, return_inverse=True)[1].reshape(-1) for of in stacked)
         gaps_of = [set(by_gap[by_count == kind].tolist()) for kind in range(int(by_count.max()) + 1)]
         if not kinds.any() and _repeats(by_count, len(gaps_of)) and not set.intersection(*gaps_of):
             made[own] += by_count
