@@ -88,10 +88,10 @@ def test_dynamos_guards_check_the_original_function_instead_of_the_wrapper(
         def __init__(self, fn: object, source_fn: object) -> None:
             super().__init__(fn, source_fn)
 
-    function = type("Function", (), {"__init__": lambda self, fn, **kwargs: None})
-    _trace_originals(
-        SimpleNamespace(UserFunctionVariable=function, UserMethodVariable=Guarded, AttrSource=lambda *names: names)
-    )
+    function, skipped = (type(name, (), {"__init__": lambda self, fn, **kwargs: None}) for name in ("Function", "Skipped"))
+    variables = SimpleNamespace(UserFunctionVariable=function, UserMethodVariable=Guarded, SkipFunctionVariable=skipped)
+    variables.AttrSource = lambda *names: names
+    _trace_originals(variables)
     assert Guarded(fn, source).source_fn == expected
 
 
