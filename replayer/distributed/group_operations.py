@@ -103,6 +103,7 @@ class GroupOperations:
             work = self._post(call, comm_stream, stream, call_ns, row, arrived_ns, kind)
             if call.combine is not None:
                 values.clear_known_values(call.outputs)
+        work.blocks_host = blocking_wait() and stream is comm_stream.stream
         if self.coalesced is not None:
             self.coalesced.append(work)
         return work

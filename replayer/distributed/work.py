@@ -21,7 +21,7 @@ from replayer.distributed import collective_values as values
 from replayer.distributed.group_call import GroupCall
 from replayer.distributed.rank_message import RankMessage, convert_each
 from replayer.distributed.store_exchange import NotCalledInTime, PendingExchange
-from replayer.distributed.watchdog import Watchdog, blocking_wait
+from replayer.distributed.watchdog import Watchdog
 from replayer.distributed.work_future import WorkFuture
 from replayer.state import computing, gpu
 from replayer.tensor.tensor import VirtualTensor
@@ -89,7 +89,7 @@ class VirtualWork(_Awaited):
         self.device = comm_stream.device
         self._limit_ns: int | None = None  # timeout of a `wait` in nanoseconds, or None
         self.end_ns: int | None = None
-        self.blocks_host = blocking_wait() and called.stream is comm_stream.stream
+        self.blocks_host = False
 
     def finished_ns(self) -> int:
         if self.end_ns is None:
@@ -233,7 +233,7 @@ class CapturedWork(_Awaited):
         return 0
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if self.blocks_host or timeout or blocking_wait():
+        if self.blocks_host or timeout:
             gpu().launches.check_may_wait()
         self._capture(self._end, self._receive_values, waiting=None, awaited=self._stream)
         return True

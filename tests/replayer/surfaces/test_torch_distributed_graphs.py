@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+from unittest import mock
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -99,6 +102,20 @@ def test_a_capture_fails_if_a_collective_is_not_waited_for() -> None:
             captured(rank, joined=False)
 
     run_ranks(2, body)
+
+
+def test_with_blocking_waits_only_synchronous_collectives_can_be_captured() -> None:
+    """With TORCH_NCCL_BLOCKING_WAIT=1, `wait` blocks the host. PyTorch does not wait for collectives with `async_op=False`."""
+
+    def body(rank: int) -> None:
+        value = torch.zeros(4, device="cuda")
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            dist.all_reduce(value)
+        with pytest.raises(RuntimeError, match="captur"):
+            captured(rank)
+
+    with mock.patch.dict(os.environ, {"TORCH_NCCL_BLOCKING_WAIT": "1"}):
+        run_ranks(2, body)
 
 
 def test_a_barrier_on_the_host_breaks_a_graph_capture() -> None:
