@@ -8,15 +8,13 @@ torch.export and DTensor infer shapes with fake tensors. See Note [Lazy] in tens
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from types import ModuleType
 
 from torch.utils._pytree import tree_leaves
 
 from replayer.tensor.tensor_meta import BACKEND
-from replayer.torch_types import TorchAny, TorchFunction
+from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around, patch_item, temporarily_set
 
 
@@ -48,21 +46,19 @@ def install(torch_module: ModuleType) -> None:
     patch(fake_tensor.FakeTensorMode, avoid_device_init=True)
     handlers: TorchAny = fake_tensor._DISPATCH_META_HANDLERS
     patch_item(handlers, device_op, device)
-    patch_around(fake_tensor, run_fallback_kernel=partial(_run_kernel_on_cpu, torch_module))
+
+    def run_on_cpu(run: TorchAny, mode: TorchAny, op: TorchAny, inputs: TorchAny, *others: TorchAny) -> TorchAny:
+        # PyTorch runs an op without a meta kernel to infer its shapes, and the virtual GPU has no kernels
+        on_gpu = [value for value in inputs if mode.is_our_fake(value) and value.fake_device.type == "cuda"]
+        with ExitStack() as stack:
+            for tensor in on_gpu:
+                stack.enter_context(temporarily_set(tensor, fake_device=torch_module.device("cpu")))
+            outputs = run(mode, op, inputs, *others)
+        for output in filter(mode.is_our_fake, tree_leaves(outputs) if on_gpu else ()):
+            output.fake_device = on_gpu[0].fake_device
+        return outputs
+
+    patch_around(fake_tensor, run_fallback_kernel=run_on_cpu)
     # a fake mode with `allow_non_fake_inputs` also converts tensors on the virtual GPU
     plain = (torch_module.Tensor, torch_module.nn.Parameter)
     patch_around(fake_tensor, _check_for_subclass_arg=lambda check, x: x.__class__ not in plain and check(x))
-
-
-def _run_kernel_on_cpu(
-    torch_module: ModuleType, run: TorchFunction, mode: TorchAny, op: TorchAny, inputs: Sequence[TorchAny], *others: TorchAny
-) -> TorchAny:
-    """Run an op without a meta kernel on the CPU. PyTorch runs the op to infer shapes, and the virtual GPU has no kernels."""
-    on_gpu = [value for value in inputs if mode.is_our_fake(value) and value.fake_device.type == "cuda"]
-    with ExitStack() as stack:
-        for tensor in on_gpu:
-            stack.enter_context(temporarily_set(tensor, fake_device=torch_module.device("cpu")))
-        outputs = run(mode, op, inputs, *others)
-    for output in filter(mode.is_our_fake, tree_leaves(outputs) if on_gpu else ()):
-        output.fake_device = on_gpu[0].fake_device
-    return outputs
