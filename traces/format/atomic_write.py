@@ -28,7 +28,8 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         if is_file:
             os.replace(part, path)
     except OSError as error:
-        if error.errno is not None and error.filename is None:  # write() does not know the name
+        # write() does not know the name, and users do not know the temporary name
+        if error.errno is not None and error.filename in (None, str(part)):
             error.filename = str(path)
         raise
     finally:

@@ -67,8 +67,8 @@ def prediction_text(
 
 
 def _rate_text(per_s: float) -> str:
-    """Return a rate as text, such as "0.43", "2.9" or "128"."""
-    return f"{per_s:.0f}" if per_s >= 10 else f"{per_s:.2g}"
+    """Return a rate as text, such as "0.43", "2.9" or "1,280"."""
+    return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.2g}"
 
 
 def sweep_text(

@@ -45,3 +45,10 @@ def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path: Path) -> No
         raise OSError(errno.ENOSPC, "No space left on device")  # file.write() raises this error without a file name
     assert line_for(raised.value) == f"{path}: No space left on device"
     assert line_for(OSError(errno.ENOSPC, "No space left on device")) == "No space left on device"
+
+
+def test_a_missing_folder_is_reported_with_the_name_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "report.json"
+    with pytest.raises(FileNotFoundError) as raised, atomic_write(path):
+        pass
+    assert line_for(raised.value) == f"{path}: No such file or directory"
