@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_run import RecordedRun
+from replayer.recording.recorded_step import LEADING, RecordedSegment, RecordedStep
 from replayer.timing.matcher import Histories, Match, StepMatcher
 from tests.replayer.recordings import Op, make_recording
-from traces.model.trace import NONE, UNKNOWN_LIST, HostKind, Origin
+from traces.model.trace import NONE, UNKNOWN_LIST, HostKind, Origin, StepKind
 from traces.model.workload import Sameness
 from traces.names.equivalent_ops import canonical_op
 
@@ -401,3 +402,16 @@ def test_a_program_counts_as_the_same_if_calls_and_times_match(
         segment.match(signature("aten::mm", product))
     segment.unmatched()
     assert segment.sameness is sameness
+
+
+def test_the_following_phases_are_those_that_the_script_has_not_entered() -> None:
+    """GIVEN a step with two forward passes and an empty loss WHEN the script enters a phase THEN the phase leaves the list. A
+    phase without recorded time is never in the list. Work before the first phase is in the list until a phase begins."""
+    forward, empty = RecordedSegment("forward", host_ns=9), RecordedSegment("loss")
+    phases = {("other", LEADING): forward, ("forward", 0): forward, ("loss", 0): empty, ("forward", 1): forward}
+    matcher = StepMatcher(RecordedStep(0, phases, [], StepKind.STEADY), {}, {})
+    assert matcher.following() == ["other", "forward", "forward"]
+    matcher.segment("forward")
+    assert matcher.following() == ["forward"]
+    matcher.segment("forward")
+    assert matcher.following() == []
