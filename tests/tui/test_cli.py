@@ -391,18 +391,24 @@ def test_a_script_that_never_uses_the_gpu_gets_a_message(
     assert not (folder / "r.msgpack").exists()
 
 
-@pytest.mark.parametrize(("code", "said"), [(1, ""), (137, "trace: SIGKILL ended the script, after 1 step.\n")])
+@pytest.mark.parametrize(
+    ("code", "said", "without_steps"),
+    [
+        (1, "", ""),
+        (137, "trace: SIGKILL ended the script, after 1 step.\n", "trace: nothing was replayed: SIGKILL ended the script\n"),
+    ],
+)
 def test_no_report_follows_the_error_of_a_failed_script(
-    folder: Path, child: dict[str, Any], code: int, said: str, capfd: pytest.CaptureFixture[str]
+    folder: Path, child: dict[str, Any], code: int, said: str, without_steps: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     child.update(code=code)
     assert run("replay --report r.json train.py --trace t.msgpack".split()) == code
     assert capfd.readouterr().err == said
     assert json.loads((folder / "r.json").read_text())["version"] == 1  # the requested report was written nevertheless
-    # WHEN the script fails before it uses the GPU THEN only its own error is printed
+    # WHEN the script fails before it uses the GPU THEN only its own error or its signal is printed
     child.update(timelines=[])
     assert run("replay train.py --trace t.msgpack".split()) == code
-    assert capfd.readouterr().err == ""
+    assert capfd.readouterr().err == without_steps
 
 
 @pytest.mark.parametrize(

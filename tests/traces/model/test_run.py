@@ -20,7 +20,8 @@ def test_each_field_of_a_run_survives_conversion_to_json_and_back() -> None:
 
 # Only these files may read keys of provenance. They print, list or merge provenance.
 READERS = (
-    "traces/combining/merge.py", "traces/combining/rank_clocks.py", "traces/kineto/ranks.py",
+    "traces/combining/merge.py", "traces/combining/rank_clocks.py",
+    "traces/combining/profiler_cycles.py", "traces/kineto/ranks.py",
     "traces/chrome/export_notes.py", "traces/format/items.py", "traces/library/cells.py",
     "traces/library/recorded_cells.py", "tui/text/info.py", "tui/report/page.py", "tui/commands/import_.py",
     "tui/commands/library.py", "tui/text/bottleneck.py",
