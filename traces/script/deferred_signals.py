@@ -11,12 +11,14 @@ Without this module, Python could run a signal handler while the recorder is wri
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import atexit
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -30,31 +32,37 @@ _SURVIVED = {getattr(signal, f"SIG{name}", 0) for name in "CHLD CONT URG WINCH S
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """In the main thread, delay Python's signal handlers until the `with` block ends. This takes about 20 us."""
+    """In the main thread, delay Python's signal handlers until the `with` block ends. This takes about 3 us."""
     if threading.get_ident() != threading.main_thread().ident:
         yield
         return
     due: list[Callable[[], object]] = []
-    try:
-        with ExitStack() as handlers:
-            for number in _DEFERRED:
-                _defer(number, due, handlers)
-            yield
-    finally:
-        for handle in due:
-            handle()
-
-
-def _defer(number: signal.Signals, due: list[Callable[[], object]], handlers: ExitStack) -> None:
-    handler = signal.getsignal(number)
-    if not callable(handler):
-        return
+    # The functions of Python's module `signal` take four times as long, because they convert numbers into enum members.
+    handlers = [(int(number), handler) for number in _DEFERRED if callable(handler := _signal.getsignal(number))]
 
     def postpone(number: int, frame: FrameType | None) -> None:
-        due.append(lambda: handler(number, frame))
+        due.append(partial(dict(handlers)[number], number, frame))
 
-    handlers.callback(signal.signal, number, handler)
-    signal.signal(number, postpone)
+    try:
+        for number, _ in handlers:
+            _signal.signal(number, postpone)
+        yield
+    finally:
+        try:
+            _restore(handlers)
+        finally:
+            for handle in due:
+                handle()
+
+
+def _restore(handlers: list[tuple[int, Callable[..., object]]]) -> None:
+    try:
+        while handlers:
+            _signal.signal(*handlers[-1])
+            handlers.pop()
+    finally:
+        if handlers:  # a handler that was restored has raised an exception
+            _restore(handlers)
 
 
 def at_exit(finish: Callable[[], None]) -> Callable[[], None]:

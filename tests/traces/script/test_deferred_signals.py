@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 
 import pytest
 
@@ -52,6 +52,25 @@ def test_an_exception_raised_by_a_signal_handler_is_deferred(handled: Callable[.
         signal.raise_signal(number)
         done.append("the rest")
     assert done and signal.getsignal(number) is leave
+
+
+def test_all_handlers_are_restored_if_one_raises_an_exception_meanwhile(
+    handled: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupts, set_handler = [KeyboardInterrupt()], signal.signal
+
+    def interrupted(number: int, handler: Callable[[int, FrameType | None], None]) -> None:
+        set_handler(number, handler)
+        if handler is leave and interrupts:
+            raise interrupts.pop()  # as if the signal had arrived now, and its handler had raised an exception
+
+    def leave(number: int, frame: FrameType | None) -> None: ...
+
+    handled(signal.SIGUSR2, leave)
+    with pytest.raises(KeyboardInterrupt), deferred_signals():
+        monkeypatch.setattr("traces.script.deferred_signals._signal", SimpleNamespace(signal=interrupted))
+    assert signal.getsignal(signal.SIGUSR2) is leave
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_deferred_signal_handlers_are_called_in_order(handled: Callable[..., None]) -> None:
