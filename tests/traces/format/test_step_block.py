@@ -59,6 +59,20 @@ def test_a_block_of_few_or_many_steps_is_read_back_unchanged(count: int, start_n
     assert values.value.tolist() == [*(number / 7 for number in range(count)), 1.0]
 
 
+def test_a_constant_column_of_many_rows_is_stored_as_one_number() -> None:
+    count = PLAIN_NUMBERS + 1
+    packed = pack_rows(Batches, ("rank", "start_ns", "bytes"), [(3, number, -1) for number in range(count)])
+    assert (packed["columns"]["rank"], packed["columns"]["bytes"]) == (3, -1)
+    table = unpack_table(Batches, read(packed))
+    assert (set(table.rank.tolist()), table.start_ns.tolist(), set(table.bytes.tolist())) == ({3}, list(range(count)), {-1})
+
+
+def test_a_table_in_which_all_columns_are_constant_is_read_back_unchanged() -> None:
+    packed = pack_rows(Batches, ("rank", "bytes"), [(3, -1)] * (PLAIN_NUMBERS + 1))
+    table = unpack_table(Batches, read(packed))
+    assert (table.rank.tolist(), table.bytes.tolist()) == ([3] * (PLAIN_NUMBERS + 1), [-1] * (PLAIN_NUMBERS + 1))
+
+
 def test_every_field_of_a_block_is_checked() -> None:
     wrong_type = [(field, value) for field in StepBlock._fields for value in (None, "a", [1.5], [2**40, 0], [])]
     out_of_range: list[tuple[str, Any]] = [
