@@ -9,8 +9,9 @@
     cost.set_up_ns              # 80_000_000: spent once, at the first steps and the first write
 
 Note [What a step costs]
-    The overhead per step is a median over groups of steps, so interruptions by other programs hardly change the value. The
-    first group is left out, because the first group contains the recorder's set-up. Reading CUDA events and writing to the file
+    The overhead per step is a median over groups of steps, so interruptions by other programs hardly change the value. A group
+    counts as often as it has steps, because a single step after a pause is slow. The first group is left out, because the first
+    group contains the recorder's set-up. Reading CUDA events and writing to the file
     are timed separately, and spread over the steps. If short steps repeat, a group has many steps. In this case, the reports of
     only one step in 16 are timed, and their time counts 16 times.
 
@@ -25,6 +26,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
+from itertools import chain, repeat
 from statistics import median, median_low
 from typing import Any, Protocol, TypeVar
 
@@ -53,9 +55,11 @@ class OwnCost:
         self.lock = threading.RLock()
         self._outside_ns = self._module_ns = 0.0  # cost per call of a counted method, and per call of a nested module
         self._steps = 0
-        self._groups: deque[float] = deque(maxlen=_GROUPS)  # overhead per step of each group, in ns
+        # overhead per step of each group, in ns, and the number of its steps
+        self._groups: deque[tuple[float, int]] = deque(maxlen=_GROUPS)
         self._last = 0, 0, 0  # overhead, calls and module calls at the end of the last group
-        self._reading: deque[float] = deque(maxlen=_GROUPS)  # time per step of each read of CUDA events, in ns
+        # time per step of each read of CUDA events, in ns, and the number of steps
+        self._reading: deque[tuple[float, int]] = deque(maxlen=_GROUPS)
         self._appending: deque[int] = deque(maxlen=_GROUPS)
         self._appended = self._separate_ns = 0
 
@@ -68,13 +72,13 @@ class OwnCost:
         self._last = now
         self._steps = number
         outside_ns = (calls - before[1]) * self._outside_ns + (modules - before[2]) * self._module_ns
-        self._groups.append((spent - before[0] + outside_ns) / steps)
+        self._groups.append(((spent - before[0] + outside_ns) / steps, steps))
 
     def read_events(self, took_ns: int, steps: int) -> None:
         self.excluded_ns += took_ns
         self._separate_ns += took_ns
         if steps:
-            self._reading.append(took_ns / steps)
+            self._reading.append((took_ns / steps, steps))
 
     def appended(self, took_ns: int) -> None:
         self.excluded_ns += took_ns
@@ -94,12 +98,11 @@ class OwnCost:
         groups = list(self._groups)
         if not groups:
             return self.spent_ns
-        # if there are only two groups, use the lower value, because the other group may contain a part of the set-up
-        usual_ns = median_low(groups[1:] or groups)
+        usual_ns = _median_step(groups[1:] or groups)
         times = list(self._appending)[1:]  # leave out the first write, because it opens the file
         appending_ns = median(times) * self._appended if times else 0.0
         reading = list(self._reading)
-        reading_ns = median_low(reading[1:] or reading) if reading else 0.0
+        reading_ns = _median_step(reading[1:] or reading) if reading else 0.0
         return round(usual_ns + reading_ns + appending_ns / self._steps)
 
     @property
@@ -135,6 +138,12 @@ class OwnCost:
             call(None)
             times.append(self.clock.perf_ns() - began_ns - (self.spent_ns - spent_ns))
         return median(times)
+
+
+def _median_step(groups: list[tuple[float, int]]) -> float:
+    """Return the median over all steps, from the value and the number of steps of each group. Of two middle values, return the
+    lower one, because the other may contain a part of the set-up."""
+    return median_low(chain.from_iterable(repeat(value, steps) for value, steps in groups))
 
 
 def _nothing(_: object) -> None:

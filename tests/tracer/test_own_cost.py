@@ -66,6 +66,17 @@ def test_the_reported_overhead_is_a_median_without_the_first_steps() -> None:
     assert costly.cost.per_step_ns == 20
 
 
+def test_a_group_of_steps_counts_as_often_as_it_has_steps() -> None:
+    """GIVEN a script that pauses, so that the first step after a pause takes 90 ns and nine other steps take 10 ns each THEN a
+    step costs 10 ns, although most groups cost 90 ns per step."""
+    costly, number = Costly(FakeClock()), 0
+    for steps, took_ns in ((1, 1000), (1, 90), (9, 90), (1, 90), (9, 90), (1, 90)):
+        number += steps
+        costly.work(took_ns)
+        costly.cost.steps_ended(number)
+    assert costly.cost.per_step_ns == 10
+
+
 def test_the_cost_of_writing_to_the_file_is_spread_over_the_steps() -> None:
     """A step takes 10 ns. Two appends of 400 and 200 ns count as two appends of 200 ns, which all steps share."""
     costly = Costly(FakeClock())
@@ -122,7 +133,7 @@ def test_the_recorder_overhead_includes_the_measured_cost_of_wrappers(monkeypatc
     ModuleCalls.within[0] += 5
     costly.cost.steps_ended(3)
     assert costly.cost.per_step_ns == round((4 + 4 * 1 + 5 * 3) / 2)
-    costly.cost.steps_ended(4)  # the recorder was not called in this step
+    costly.cost.steps_ended(5)  # the recorder was not called in these two steps
     assert (costly.cost.per_step_ns, costly.cost.set_up_ns) == (0, 4 + 4 * 1 + 5 * 3)
 
 
