@@ -49,6 +49,10 @@ TABLE = [
     ("--trace t python train.py --lr 1", "--trace t | train.py --lr 1"),
     ("python3 -m package.train --trace t", "--trace t | -m package.train"),
     ("python3.12 -u train.py", "| -u train.py"),
+    # Options of python may come directly before the script.
+    ("-u train.py -o x", "| -u train.py -o x"),
+    ("-o r -u -W error train.py --trace t", "-o r --trace t | -u -W error train.py"),
+    ("-o -u train.py", "-o -u | train.py"),
     ("-o r -- python train.py", "-o r | train.py"),
     ("python", "|"),
     ("python.py python", "| python.py python"),

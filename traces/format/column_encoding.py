@@ -78,13 +78,12 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
 
 def pack_rows(kind: type[Table], columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
     packed: dict[str, Any] = {}
-    for name, numbers in zip(columns, zip(*rows, strict=True), strict=True):
+    for name, values in zip(columns, zip(*rows, strict=True), strict=True):
         dtype = kind.DTYPES[name]
-        # many columns are constant, and counting takes a tenth of the time of packing
-        is_constant = len(rows) > PLAIN_NUMBERS and not dtype.startswith("f") and numbers.count(numbers[0]) == len(rows)
-        packed[name] = int(numbers[0]) if is_constant else pack_numbers(numbers, _METHODS.get(name, LEAST), dtype)
-    if not any(isinstance(column, Sequence) for column in packed.values()):
-        packed[name] = pack_column(np.array(numbers, dtype), LEAST, False)  # see `pack_table`
+        # Many columns are constant, and counting takes a tenth of the time of packing. All values of the last column are
+        # stored, see `pack_table`.
+        is_one = len(rows) > PLAIN_NUMBERS and name != columns[-1] and dtype[0] != "f" and values.count(values[0]) == len(rows)
+        packed[name] = int(values[0]) if is_one else pack_numbers(values, _METHODS.get(name, LEAST), dtype)
     return {"rows": len(rows), "columns": packed}
 
 

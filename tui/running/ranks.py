@@ -74,5 +74,8 @@ def _launched_ranks(words: list[str]) -> int:
 
 
 def started_script(words: list[str]) -> list[str]:
+    """Return the script or the option `-m`, and the words after it, from the words after `python`."""
+    while len(words) > 1 and words[0].startswith("-") and words[0][:2] not in ("-m", "-c"):
+        words = words[1 + (words[0] in ("-W", "-X")) :] or words[-1:]  # these two options have a value
     is_launcher = not _LAUNCHERS.isdisjoint(words[:2])
     return [word for word in words if is_launcher and word.endswith(".py")] or words

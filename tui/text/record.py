@@ -15,6 +15,7 @@ from traces.model.trace import NONE, DeviceKind, StepKind, Trace, Untimed
 from traces.script.configuration import RecordConfig
 from tui.formatting import count_text, counted, size_text, time_text
 from tui.running.kernel_access import why_no_kernels
+from tui.running.ranks import started_script
 
 _KINDS = (
     (StepKind.WARMUP, "warm-up"),
@@ -36,7 +37,7 @@ _LOST_KERNELS = "The profiler did not report them. Record again, and if this rep
 
 def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
     name = shlex.quote(str(output))
-    what = Path(script[0]).name if not script[0].startswith("-m") else shlex.join(script[:2])
+    what = shlex.join(of[:2]) if (of := started_script(script))[0].startswith("-m") else Path(of[0]).name
     ranks = f", {len(trace.ranks)} ranks" if len(trace.ranks) > 1 else ""
     lines = [f"wrote {output} ({size_text(output.stat().st_size)}): {_steps(trace)} of {what}{ranks}"]
     lines += _cost(trace, trace.run_of(trace.ranks[0]))

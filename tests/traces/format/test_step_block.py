@@ -61,7 +61,7 @@ def test_a_block_of_few_or_many_steps_is_read_back_unchanged(count: int, start_n
 
 def test_a_constant_column_of_many_rows_is_stored_as_one_number() -> None:
     count = PLAIN_NUMBERS + 1
-    packed = pack_rows(Batches, ("rank", "start_ns", "bytes"), [(3, number, -1) for number in range(count)])
+    packed = pack_rows(Batches, ("rank", "bytes", "start_ns"), [(3, -1, number) for number in range(count)])
     assert (packed["columns"]["rank"], packed["columns"]["bytes"]) == (3, -1)
     table = unpack_table(Batches, read(packed))
     assert (set(table.rank.tolist()), table.start_ns.tolist(), set(table.bytes.tolist())) == ({3}, list(range(count)), {-1})

@@ -120,3 +120,11 @@ def test_more_ranks_than_gpus_are_rejected(count: int) -> None:
 )
 def test_the_script_of_a_launcher_is_the_python_file_among_its_arguments(words: list[str], expected: list[str]) -> None:
     assert started_script(words) == expected
+
+
+@pytest.mark.parametrize("options", [["-u"], ["-W", "error", "-Xdev", "-B"], ["-Wd", "-X", "importtime"]])
+def test_the_script_comes_after_the_options_of_python(options: list[str]) -> None:
+    assert started_script([*options, "train.py", "-u", "1"]) == ["train.py", "-u", "1"]
+    assert started_script([*options, "-m", "package.train", "-u"]) == ["-m", "package.train", "-u"]
+    assert started_script([*options, "-m", "torch.distributed.run", "train.py", "-u"]) == ["train.py"]
+    assert started_script([*options, "-c", "import torch"]) == ["-c", "import torch"]
