@@ -62,6 +62,7 @@ class PendingExchange:
         self.keys, self.key_for_all = [f"{channel}/{number}/{member}" for member in members], _for_all(channel, number)
         self._messages = [own] if len(members) == 1 else None
         self.polled: Wait | None = None  # the wait that all calls of `arrives_within` share
+        self.missing: list[int] = []  # members that had not called the operation at the last check
 
     def is_complete(self) -> bool:
         return self._messages is not None or self._exchange.all_posted(self)
@@ -202,11 +203,11 @@ class StoreExchange:
             return False
 
     def poll(self, pending: PendingExchange, longest_s: float) -> bool:
-        with self._waiting(pending.own.operation):
+        with self._waiting(pending):
             return self._await(pending.keys, pending, longest_s)
 
     def read(self, pending: PendingExchange) -> list[RankMessage]:
-        with self._waiting(pending.own.operation):
+        with self._waiting(pending):
             messages = self._messages(pending)
             self._read[pending.channel] = pending.number + 1
             self._delete_read(pending.channel, min(message.read_count for message in messages))
@@ -311,7 +312,7 @@ class StoreExchange:
             now_ns = perf_counter_ns()
             waited_s = (now_ns - wait.began_ns) * 1e-9
             if waited_s >= min(wait.look_s, self.timeout_s + wait.busy_s):
-                missing = self._missing_members(pending, wait, waited_s)
+                missing = pending.missing = self._missing_members(pending, wait, waited_s)
                 if not missing:
                     return bool(self._store.check(awaited))
                 if not polls:
@@ -379,13 +380,14 @@ class StoreExchange:
         return ranks_text([self._global_ranks[member] for member in members])
 
     @contextmanager
-    def _waiting(self, operation: str) -> Iterator[None]:
+    def _waiting(self, pending: PendingExchange) -> Iterator[None]:
         try:
             yield
         except DistError as error:
+            late = f"; {self._ranks(pending.missing)} had not called {pending.own.counterpart}" if pending.missing else ""
             raise RuntimeError(
-                f"this rank waits for {operation}, but the group's key-value store is gone: the process that hosted it (rank 0"
-                " or torchrun's agent) has ended"
+                f"this rank waits for {pending.own.operation}, but the group's key-value store is gone: the process that hosted"
+                f" it (rank 0 or torchrun's agent) has ended{late}"
             ) from error
         finally:
             if self._deadlocks is not None and self._is_recorded:

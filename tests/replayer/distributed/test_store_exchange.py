@@ -286,6 +286,20 @@ def test_the_error_names_the_operation_if_the_process_with_the_store_ends(call: 
         pending.messages()
 
 
+def test_the_error_names_the_late_rank_if_the_process_with_the_store_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN rank 1 waits for the late rank 2 WHEN rank 0 ends the store after its own timeout THEN the error of rank 1 names
+    rank 2."""
+    monkeypatch.setattr(store_exchange, "LIVENESS_CHECK_AFTER_S", 0.02)
+    store, message = HashStore(), RankMessage(0, "all_reduce", 8, "float32")
+    first, second = (StoreExchange(store, rank, [0, 4, 6], timeout_s=60, offset_ns=int) for rank in (0, 1))
+    first.post("all", [0, 1, 2], message)
+    pending = second.post("all", [0, 1, 2], message)
+    assert not pending.arrives_within(0.1)
+    second._store = Mock(**{"check.side_effect": DistNetworkError("Connection reset by peer")})
+    with pytest.raises(RuntimeError, match=r"key-value store is gone: .* has ended; rank 6 had not called all_reduce$"):
+        pending.messages()
+
+
 def test_a_waiting_rank_rarely_checks_for_missing_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a rank that first checks for missing ranks after 20 ms THEN it checks every 20 ms, and not at each poll."""
     monkeypatch.setattr(store_exchange, "LIVENESS_CHECK_AFTER_S", 0.02)
