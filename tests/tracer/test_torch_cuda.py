@@ -44,16 +44,16 @@ def test_times_between_cuda_events_are_read_with_the_cuda_runtime_library(monkey
     elapsed, cleared = Elapsed(0, 0), list[int]()
     of = cuda(monkeypatch, cudaEventElapsedTime=elapsed, cudaGetLastError=lambda: cleared.append(1))
     assert elapsed.argtypes == [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-    assert of.elapsed_ms(EVENTS, 1).tolist() == [3.0, 7.0] and cleared == []
+    assert of.elapsed_ms(EVENTS, 1) == [3.0, 7.0] and cleared == []
     # WHEN the events belong to another device THEN PyTorch is called, because it switches to this device
-    assert of.elapsed_ms(EVENTS, 0).tolist() == [3.5, 7.5]
+    assert of.elapsed_ms(EVENTS, 0) == [3.5, 7.5]
 
 
 @pytest.mark.parametrize("missing", ["cudaEventElapsedTime", "cudaGetLastError"])
 def test_pytorch_is_called_if_the_cuda_runtime_library_lacks_a_function(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     functions = {"cudaEventElapsedTime": Elapsed(0, 0), "cudaGetLastError": lambda: 0}
     del functions[missing]
-    assert cuda(monkeypatch, **functions).elapsed_ms(EVENTS, 1).tolist() == [3.5, 7.5]
+    assert cuda(monkeypatch, **functions).elapsed_ms(EVENTS, 1) == [3.5, 7.5]
 
 
 @pytest.mark.parametrize("codes", [(700, 0), (0, 700)])

@@ -24,10 +24,9 @@ Note [Devices without a context]
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
 from operator import sub
 from typing import Any
-
-import numpy as np
 
 from tracer.device.clock import EpochClock
 from tracer.device.device_access import DEFAULT_STREAM, DeviceAccess
@@ -215,8 +214,7 @@ class BoundaryEvents:
             return [], asked_ns
         finally:
             access.is_calling = False
-        passed_ns = np.rint(np.asarray(passed_ms, np.float64) * 1e6).astype(np.int64)
-        ticks_ns: list[int] = (last.ticks_ns + passed_ns.cumsum()).tolist()
+        _, *ticks_ns = accumulate([last.ticks_ns, *[round(ms * 1e6) for ms in passed_ms]])
         not_before_ns = max(map(sub, host_ns, ticks_ns))
         if asked_ns != NONE:
             not_before_ns = max(not_before_ns, asked_ns - ticks_ns[in_step - 1])

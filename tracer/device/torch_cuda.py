@@ -26,9 +26,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 
 class TorchCuda:
     def __init__(self, torch: Any) -> None:
@@ -65,19 +62,20 @@ class TorchCuda:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(event))
         return event
 
-    def elapsed_ms(self, events: Sequence[Any], device: int) -> npt.NDArray[Any]:
+    def elapsed_ms(self, events: Sequence[Any], device: int) -> Sequence[float]:
         """Return the time (ms) from each completed CUDA event to the next. Raise RuntimeError for a CUDA error."""
         # see Note [Times between events]
         if not self._has_runtime or self.current_device() != device:
-            return np.array(list(map(type(events[0]).elapsed_time, events[:-1], events[1:])))
+            return list(map(type(events[0]).elapsed_time, events[:-1], events[1:]))
         handles = [event.cuda_event for event in events]
-        found = np.empty(len(events) - 1, np.float32)
-        places = range(found.ctypes.data, found.ctypes.data + found.nbytes, found.itemsize)
+        found = (ctypes.c_float * (len(events) - 1))()
+        first = ctypes.addressof(found)
+        places = range(first, first + ctypes.sizeof(found), ctypes.sizeof(ctypes.c_float))
         code = max(map(self._runtime.cudaEventElapsedTime, places, handles[:-1], handles[1:]))
         if code:
             self._runtime.cudaGetLastError()  # clear the error, because a later check of the script would report it
             raise CudaCallError(code)
-        return found
+        return memoryview(found).cast("B").cast("f").tolist()  # this is faster than `list(found)`
 
 
 class CudaCallError(RuntimeError):

@@ -15,8 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from tracer.device.boundary_events import BoundaryEvent, EventStream
 from tracer.provenance import ProcessFacts
 from tracer.repeated_steps import StepPlan
@@ -127,7 +125,7 @@ class StepWriter:
                 "device_times": plan.new_events,
                 "device_begins": plan.event_of_begin,
                 "device_ends": plan.event_of_end,
-                "device_times_ns": np.array(alike.ticks_ns) + offset_ns,
+                "device_times_ns": [ticks_ns + offset_ns for ticks_ns in alike.ticks_ns],
             }
         times = plan.times, names, plan.begins, plan.ends, alike.times_ns
         output.add_block(StepBlock(self._facts.rank, alike.number, alike.kind, alike.steps, *times, **on_device))

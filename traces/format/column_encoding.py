@@ -88,9 +88,7 @@ def pack_rows(kind: type[Table], columns: Sequence[str], rows: Sequence[Sequence
 
 
 def pack_numbers(numbers: Sequence[Any] | Column, method: int = ABOVE, dtype: str = "i8") -> Sequence[Any] | Column:
-    if len(numbers) > PLAIN_NUMBERS:
-        return pack_column(np.asarray(numbers, dtype), method, False)
-    return numbers.tolist() if isinstance(numbers, np.ndarray) else numbers
+    return numbers if len(numbers) <= PLAIN_NUMBERS else pack_column(np.array(numbers, dtype), method, False)
 
 
 def claimed_rows(packed: Any) -> int:
