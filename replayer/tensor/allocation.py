@@ -157,9 +157,7 @@ def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, st
         block = allocator.malloc(size_bytes, stream)
     except OutOfMemory as full:
         raise full.to_torch() from None
-    made: TorchAny = wrapper(*meta.wrapping)
-    set_attributes(made, {"tensor_meta": meta, "allocation": allocation_of(block)})
-    return made
+    return make(meta, allocation_of(block))
 
 
 def assign_data(tensor: TorchAny, other: TorchAny) -> None:

@@ -2,13 +2,20 @@
 
     plan_results(plan, func, workspaces)
     plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`
+
+Note [Sums of gradients]
+    Autograd adds gradients in place if nothing else owns the first gradient (torch/csrc/autograd/input_buffer.cpp). For tensor
+    subclasses, autograd calls `add` instead. The result of this `add` therefore takes over the memory of the first gradient.
+    A sum of two temporary tensors in a C++ backward function, such as that of `var_mean`, wrongly also takes over memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from sys import getrefcount
 
+import torch
 from torch.autograd.graph import increment_version
 
 from replayer.gpu.virtual_gpu import VirtualGpu
@@ -17,6 +24,7 @@ from replayer.state import STATE
 from replayer.tensor.allocation import (
     Allocation,
     allocate,
+    allocation_of,
     assign_data,
     make,
     make_view,
@@ -50,6 +58,8 @@ def plan_results(
     elif written:
         plan.written = written
     _choose_results(plan, workspaces)
+    if func is torch.ops.aten.add.Tensor and plan.kind == OutcomeKind.NEW:
+        plan.make_by(_sum(plan))
     before: list[Results] = [_advance_philox(plan.device, func)] if is_random(func) else []
     before += [_check_asserts(plan, func)] if can_fail(func) else []
     before += [lambda _gpu, _caller, args, kwargs: require_apart(overlaps, args, kwargs)] if overlaps else []
@@ -59,13 +69,24 @@ def plan_results(
         plan.make_by(_after(prepare, plan.results or _general(plan, workspaces)))
 
 
+def _sum(plan: Plan) -> Results:
+    meta, cls, current_node = plan.tensor_meta, plan.tensor_meta.wrapping[0], torch._C._current_autograd_node
+
+    def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
+        if current_node() is not None and type(args[0]) is type(args[1]) is cls and not torch.is_grad_enabled():
+            owners = getrefcount(args[0]), args[0]._use_count(), getrefcount(args[0].allocation)
+            if owners == (3, 4, 2) and args[0].tensor_meta is meta:  # only autograd owns the tensor and its memory
+                block, args[0].allocation.block = args[0].allocation.block, None
+                return make(meta, allocation_of(block))
+        return new_tensor(meta, plan.size_bytes, gpu.devices[plan.device].allocator, caller.stream.number)
+
+    return results
+
+
 def counts_changes(func: Op) -> bool:
     """Return True if the in-place foreach op increments the tensors' version counters."""
-    name = func._schema.name
-    return name.startswith("aten::_foreach_") and name.endswith("_") and name not in _UNCOUNTED
-
-
-_UNCOUNTED = ("aten::_foreach_lerp_", "aten::_foreach_zero_")
+    name, uncounted = func._schema.name, ("aten::_foreach_lerp_", "aten::_foreach_zero_")
+    return name.startswith("aten::_foreach_") and name.endswith("_") and name not in uncounted
 
 
 def _after(prepare: Results, make_results: Results) -> Results:

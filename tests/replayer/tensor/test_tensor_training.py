@@ -224,6 +224,41 @@ def test_the_memory_peak_of_an_mlp_is_exact() -> None:
     assert gpu.live_bytes() == 0
 
 
+def test_the_sum_of_gradients_takes_over_the_memory_of_a_gradient_without_other_owners() -> None:
+    """PyTorch's CUDA build makes the same numbers of allocations on the simulated device."""
+    assert _allocations_in_backward(lambda y: y * y) == 3  # two gradients of y, and the gradient of x
+    assert _allocations_in_backward(lambda y: y * 3 + y * 4 + y * 5) == 4  # three gradients of y, and the gradient of x
+    # y and exp(y) get the same tensor as gradient. The sum of this tensor and of exp's gradient needs memory of its own. The
+    # other allocations are the gradients of exp and of y * 3, and the gradient of x.
+    assert _allocations_in_backward(lambda y: y * 3 + (y + y.exp())) == 4
+    # The gradients of y are views, so their sum needs memory of its own. The gradient of x is copied, because it is transposed.
+    assert _allocations_in_backward(lambda y: y.t() * y.t()) == 5
+    assert _allocations_in_backward(lambda y: y + y) == 2  # both gradients of y are the same tensor
+    kept: list[Any] = []  # owns both gradients of y
+    assert _allocations_in_backward(lambda y: _Kept.apply(y, kept) * _Kept.apply(y, kept)) == 6
+
+
+class _Kept(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, kept: list[Any]) -> torch.Tensor:
+        ctx.kept = kept
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        ctx.kept.append(gradient * 2)
+        return ctx.kept[-1], None
+
+
+def _allocations_in_backward(compute: Callable[[torch.Tensor], Any]) -> int:
+    use()
+    x = torch.ones(32, 32, device="cuda", requires_grad=True)
+    result, gradient = compute(x * 2), torch.ones(32, 32, device="cuda")
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    result.backward(gradient)
+    return int(torch.cuda.memory_stats()["allocation.all.allocated"] - before)
+
+
 def test_a_full_device_raises_the_out_of_memory_error_of_torch() -> None:
     gpu = use()
     with pytest.raises(torch.OutOfMemoryError, match=r"CUDA out of memory\. Tried to allocate 32\.00 GiB"):
