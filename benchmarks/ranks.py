@@ -10,7 +10,7 @@ fully. The table shows the highest PSS during and after the training, and the la
     python benchmarks/ranks.py --pictures replay.msgpack --ranks 256 [--write docs/ranks.md]
 
 The second command merges copies of a replay's ranks into a trace of 256 ranks. For this trace and for one rank, the command
-prints the processor time of `trace view --screenshot` and `trace report`.
+prints the processor time of `trace view --screenshot`, `trace report` and `trace export`.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ ranks fit on a machine with {os.cpu_count()} processors. The script trained 20 s
 _PICTURES = """
 ## Pictures of many ranks
 
-If many ranks are similar, `trace view --screenshot` and `trace report` draw only one of them. The table shows the processor
-time of these commands, the lowest of three runs. For one rank, nearly all of this time is the start of Python and its packages.
-The command
-`python benchmarks/ranks.py --pictures REPLAY.msgpack --ranks 256 --write docs/ranks.md` writes this table.
+If many ranks are similar, the commands `view --screenshot`, `report` and `export` use only one of them. The table shows the
+processor time of these commands, the lowest of three runs. For one rank, nearly all of this time is the start of Python and its
+packages. Python read compiled modules from its bytecode cache, as it does after the first run of an installed package. The
+command `python benchmarks/ranks.py --pictures REPLAY.msgpack --ranks 256 --write docs/ranks.md` writes this table. Here,
+the file REPLAY.msgpack contained the timeline of two ranks of the script above.
 
 | command | ranks | CPU [s] | CPU for one rank [s] |
 |---|--:|--:|--:|
@@ -208,7 +209,7 @@ def _measured(ranks: int, script: list[str], timeline: Path) -> Result:
 
 
 def picture_times(recording: Path, ranks: int) -> list[str]:
-    """Return rows with the processor time of a screenshot and of a report of many ranks."""
+    """Return rows with the processor time of a screenshot, a report and an export of many ranks."""
     rows = []
     trace = load(recording)
     parts = [trace_of_ranks(trace, [rank]) for rank in trace.ranks]
@@ -216,17 +217,18 @@ def picture_times(recording: Path, ranks: int) -> list[str]:
         merged, one = Path(folder) / "ranks.msgpack", Path(folder) / "one.msgpack"
         save(merge_ranks([parts[number % len(parts)] for number in range(ranks)], [*range(ranks)]), merged)
         save(parts[0], one)
-        for what in ("view --screenshot {0}.svg {0}", "report {0} -o {0}.html"):
-            one_s, all_s = (min(_processor_s(what.format(path)) for _ in range(3)) for path in (one, merged))
+        for what in ("view --screenshot {0}.svg {0}", "report {0} -o {0}.html", "export {0} -o {0}.json.gz"):
+            one_s, all_s = (min(_processor_s(what.format(path), folder) for _ in range(3)) for path in (one, merged))
             rows.append(f"| `trace {what.partition(' {0}')[0]}` | {ranks} | {all_s:.1f} | {one_s:.1f} |")
             print(rows[-1], flush=True)
     return rows
 
 
-def _processor_s(words: str) -> float:
+def _processor_s(words: str, folder: str) -> float:
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "tui.cli", *words.split()]
-    subprocess.run(command, cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(command, cwd=ROOT, check=True, stderr=subprocess.DEVNULL, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
