@@ -81,7 +81,7 @@ def test_an_export_of_many_ranks_prints_the_first_and_the_last_file_name(
     for ranks, files in ((2, "x_rank0.json.gz, x_rank1.json.gz"), (9, "x_rank0.json.gz to x_rank8.json.gz (9 files)")):
         save(merge_ranks([training()] * ranks, range(ranks)), tmp_path / "t.msgpack")
         assert export.run("t.msgpack", None, Path("x.json.gz"), json=False) == 0
-        assert f"wrote {files}; open it" in capsys.readouterr().err
+        assert f"wrote {files}; open each file in ui.perfetto.dev" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

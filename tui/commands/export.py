@@ -51,7 +51,7 @@ def run(first: str, second: str | None, output: Path, json: bool, *, all_ranks: 
         files = ", ".join(map(str, written))
         if len(written) > _MOST_NAMED:
             files = f"{written[0]} to {written[-1]} ({len(written)} files)"
-        say(f"wrote {files}; open it in ui.perfetto.dev or chrome://tracing")
+        say(f"wrote {files}; open {'it' if len(written) == 1 else 'each file'} in ui.perfetto.dev or chrome://tracing")
         if similar:
             left_out = ranges_text(similar[1:])
             say(f"ranks {left_out} were not written, because they are similar to rank {similar[0]}; --all-ranks writes them")
