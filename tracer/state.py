@@ -45,6 +45,11 @@ class _RecorderState(dict[str, Any]):
         self.make: Callable[[], Recorder | None] | None = None
         self._lock = RLock()
 
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        # The package cloudpickle pickles optimizer classes of the main script together with our wrappers. After unpickling, a
+        # wrapper finds no recorder and behaves like the original function.
+        return dict, ({"recorder": None},)
+
     def __missing__(self, name: str) -> Recorder | None:
         if self.make is None:
             raise RuntimeError("no recorder was started in this process")

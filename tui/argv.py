@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 FOLLOWER = "--trace"
 # options of `python` that take the place of the script's name: a module, or Python code
 _PROGRAMS = ("-m", "-c")
-# options of `python` that may come before the script's name; no option of `trace` begins like these
-_OF_PYTHON = ("-u", "-O", "-B", "-W", "-X")
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 # these files show that an installer created the environment for a single tool
 _TOOL_FILES = {"uv": "uv-receipt.toml", "pipx": "pipx_metadata.json"}
@@ -53,7 +51,8 @@ def split(words: list[str], options: Mapping[str, bool]) -> Split:
         word = words[at]
         if word == "--":
             return Split(words[:at], _without_python(words[at + 1 :]))
-        if word.startswith((*_PROGRAMS, *_OF_PYTHON)):
+        # options of `python`; no option of `trace` begins like these
+        if word.startswith((*_PROGRAMS, "-u", "-O", "-B", "-W", "-X")):
             return script_words(words[:at], words[at:], options)
         at += 2 if options.get(word, False) else 1
     return script_words(words[:at], _without_python(words[at:]), options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tracer import state
+from traces.script import script_hooks
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +37,17 @@ def test_threads_that_call_torch_at_the_same_time_share_one_recorder() -> None:
     for thread in threads:
         thread.join()
     assert len(made) == 1 and found == made * 3
+
+
+def test_a_pickled_wrapper_finds_no_recorder() -> None:
+    state.start(object)  # type: ignore[arg-type]
+    assert state.recorder() is not None
+    for function in (state.recorder, state.started):
+        assert pickle.loads(pickle.dumps(function))() is None
+    optimizer = threading.Event()  # any object that allows weak references
+    state.OPTIMIZERS.add(optimizer)
+    assert state.OPTIMIZERS and not pickle.loads(pickle.dumps(state.OPTIMIZERS))
+    assert pickle.loads(pickle.dumps(script_hooks._REPORTS)).count == 0
 
 
 def test_each_call_looks_for_the_recorder_until_one_exists() -> None:

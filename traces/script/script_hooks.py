@@ -90,6 +90,9 @@ class CallListener(patching.PhaseListener, Protocol):
 class _Reports(threading.local):
     count = 0  # number of this thread's module calls, backward passes and optimizer steps
 
+    def __reduce__(self) -> tuple[type, tuple[()]]:  # wrappers can be pickled, see tracer/state.py
+        return _Reports, ()
+
 
 _REPORTS = _Reports()
 

@@ -95,6 +95,9 @@ class Optimizers:
         self._most_between = 0  # the largest number of steps that another optimizer made between two steps of the first
         self._take_turns: set[int] = set()
 
+    def __reduce__(self) -> tuple[type, tuple[()]]:  # wrappers can be pickled, see tracer/state.py
+        return Optimizers, ()
+
     def add(self, optimizer: object) -> int:
         """Return the optimizer's number."""
         if id(optimizer) not in self._alive:
