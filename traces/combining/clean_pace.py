@@ -8,7 +8,9 @@ Note [Interrupted steps]
     Another program may interrupt the script in one of the few profiled steps. The time between two neighboring ops or launches
     is therefore replaced by its median over these steps. For example, the second gap between `aten::mm` and `aten::add` in the
     forward pass is compared with the second such gap in the forward passes of the other steps, which may call other ops, too.
-    All medians of the forward passes are then multiplied by one number, so that a typical forward pass keeps its length.
+    All medians of the forward passes are then multiplied by one number, so that a typical forward pass keeps its length. If
+    several threads launch work at the same time, as with nn.DataParallel, the order of their events is random. The whole phase
+    is then compared as one gap.
 
 Note [Outliers in profiled steps]
     A profiled step may contain work that no other step contains, for example saving a checkpoint. A replay would then be too
@@ -93,17 +95,18 @@ class CleanPace:
 class WithoutCost:
     # see Note [The profiler's cost per event] in profiler_cost.py, and Note [Interrupted steps]
     def __init__(
-        self, times_ns: Column, cost_ns: Column, names: Column, kinds: Column, steps: Column, start_ns: Column, end_ns: Column
+        self, events: HostEvents, cost_ns: Column, kinds: Column, steps: Column, start_ns: Column, end_ns: Column
     ) -> None:
         self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
-        times = times_ns - self.zero_ns
+        times = events.time_ns - self.zero_ns
         windows, gaps_ns, owed_ns, begun_by = [], [], [], []
         for window in zip((start_ns - self.zero_ns).tolist(), (end_ns - self.zero_ns).tolist(), strict=True):
             first, last = times.searchsorted(window)
             windows.append(np.concatenate((window[:1], times[first:last], window[1:])))
             gaps_ns.append(np.diff(windows[-1]).astype(np.float64))
             owed_ns.append(np.append(cost_ns[first:last], 0.0))
-            begun_by.append(np.append(_PHASE, names[first:last]))
+            names = NONE if _alternate(events.thread[first:last]) else events.name[first:last]
+            begun_by.append(np.append(_PHASE, np.broadcast_to(names, last - first)))
         gaps_ns = _usual_gaps(gaps_ns, begun_by, kinds, steps) if gaps_ns else []
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
         for at, recorded_ns, owed in zip(windows, gaps_ns, owed_ns, strict=True):
@@ -128,11 +131,17 @@ class WithoutCost:
         waits_for_data = np.arange(len(phases)) * (phases.name == trace.strings.find(LOADER))
         columns = labels.of[steps.rows], trace.steps.kind[phases.step], waits_for_data
         kinds = np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1)
-        return cls(active_ns(events.time_ns, waits), per_kind[events.kind], events.name, kinds, phases.step, *windows)
+        active = events._replace(time_ns=active_ns(events.time_ns, waits))
+        return cls(active, per_kind[events.kind], kinds, phases.step, *windows)
 
     def __call__(self, times_ns: Column) -> Column:
         moved = np.interp(np.asarray(times_ns) - self.zero_ns, self._before, self._after)
         return np.asarray(np.rint(moved).astype(np.int64) + self.zero_ns)
+
+
+def _alternate(threads: Column) -> bool:
+    # see Note [Interrupted steps]
+    return bool(np.count_nonzero(np.diff(threads)) > len(np.unique(threads)))
 
 
 def _usual_gaps(gaps_ns: Sequence[Column], begun_by: Sequence[Column], kinds: Column, steps: Column) -> list[Column]:

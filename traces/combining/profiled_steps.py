@@ -27,6 +27,7 @@ class HostEvents(NamedTuple):
     time_ns: Column
     kind: Column  # NONE marks the end of an event
     name: Column  # a number for each name of an op or a launch, and another number for its end; NONE for other events
+    thread: Column  # row of `Trace.threads`
 
     @classmethod
     def of(cls, trace: Trace, rank: int) -> HostEvents:
@@ -45,13 +46,14 @@ class HostEvents(NamedTuple):
         kind[launches[host.kind[launches] == HostKind.RUNTIME]] = LAUNCH
         is_event = np.isin(host.kind, (HostKind.OP, HostKind.ANNOTATION, HostKind.RUNTIME))
         rows = np.flatnonzero(np.isin(host.thread, chosen) & is_event)
-        requests = memory.time_ns[np.isin(memory.thread, chosen)]
-        times = np.concatenate((host.start_ns[rows], requests, host.end_ns[rows]))
+        requests = np.flatnonzero(np.isin(memory.thread, chosen))
+        times = np.concatenate((host.start_ns[rows], memory.time_ns[requests], host.end_ns[rows]))
         kinds = np.concatenate((kind[rows], np.full(len(requests), MEMORY), np.full(len(rows), NONE)))
         names = np.where(np.isin(kind[rows], (OP, PLAIN_OP, LAUNCH)), 2 * host.name[rows].astype(np.int64), NONE)
         names = np.concatenate((names, np.full(len(requests), NONE), np.where(names != NONE, names + 1, NONE)))
+        threads = np.concatenate((host.thread[rows], memory.thread[requests], host.thread[rows]))
         order = np.argsort(times, kind="stable")
-        return cls(times[order], kinds[order], names[order])
+        return cls(times[order], kinds[order], names[order], threads[order])
 
     def counts(self, start_ns: Column, end_ns: Column) -> Column:
         started = np.cumsum(self.kind[:, None] == np.arange(len(EVENT_COSTS)), axis=0)

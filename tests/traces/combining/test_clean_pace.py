@@ -12,7 +12,7 @@ from traces.combining.clean_pace import CleanPace, _stages
 from traces.combining.profiler_cost import with_clean_pace
 from traces.model.intervals import Intervals
 from traces.model.run import ProfilerCost, ProfilerUse, Run
-from traces.model.trace import StepKind
+from traces.model.trace import StepKind, Thread
 
 
 def test_the_profiler_cost_of_an_op_is_subtracted_before_and_after_the_op() -> None:
@@ -52,6 +52,22 @@ def test_a_gap_lengthened_by_an_interruption_gets_its_length_from_other_steps() 
     pace, phases = CleanPace(trace, 0, NO_WAITS), trace.phases
     begin_ns, op_ns, end_ns = (pace.own_ns(times_ns) for times_ns in (phases.start_ns, trace.host.start_ns, phases.end_ns))
     assert (op_ns - begin_ns).tolist() == [200] * 3 and (end_ns - begin_ns).tolist() == [1000] * 3
+
+
+def test_if_two_threads_call_ops_at_the_same_time_the_gaps_between_ops_keep_their_lengths() -> None:
+    """GIVEN three phases of 1000 ns in which two threads call two ops each WHEN the other thread is faster in the third phase
+    THEN all ops begin at their recorded times."""
+    trace = recorded([(StepKind.PROFILED, [("forward", 1000)])] * 3)
+    trace.threads.append(Thread(0, 2, "python", "main"))
+    begins = (trace.steps.start_ns - UNIX_NS).tolist()
+    for after_ns in (100, 500):
+        add_ops(trace, [(begin + after_ns, 50) for begin in begins])
+    for moments_ns in ((300, 300, 160), (700, 700, 560)):
+        add_ops(trace, [(begins[step] + after_ns, 50) for step, after_ns in enumerate(moments_ns)], name="aten::mm")
+        trace.host.thread[-3:] = 1
+    trace.runs[0] = Run(profiler_cost=ProfilerCost())
+    pace = CleanPace(trace, 0, NO_WAITS)
+    assert pace.own_ns(trace.host.start_ns).tolist() == trace.host.start_ns.tolist()
 
 
 def test_profiler_cost_is_subtracted_from_median_gaps() -> None:
