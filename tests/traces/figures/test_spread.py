@@ -170,3 +170,23 @@ def test_two_ranges_of_step_times_overlap_if_they_share_a_time(
     ends = {f"{side}_{name}_ns": of for side, both in (("recorded", recorded), ("replayed", replayed))
             for name, of in zip(("p5", "p95"), both, strict=True)}  # fmt: skip
     assert replace(NOTHING, **ends).overlaps is expected
+
+
+@pytest.mark.parametrize(
+    ("low", "middle", "expected"),
+    [
+        (5, 4, 0.1),  # 14 steps: the average is as uncertain as a single step
+        (8, 12, 0.1),  # 28 steps are CERTAIN_STEPS
+        (30, 52, 0.05),  # 112 steps are four times CERTAIN_STEPS, and the square root of 1 / 4 is 1 / 2
+    ],
+)
+def test_the_average_of_more_steps_has_less_noise(low: int, middle: int, expected: float) -> None:
+    times = np.array([90] * low + [100] * middle + [110] * low) * MS  # the noise floor is (110 - 90) / 2 / 100 = 0.1
+    equal, steps = np.full(len(times), 100 * MS), np.arange(len(times))
+    for ours, theirs in ((times, equal), (equal, times)):  # the trace with more noise decides
+        assert spread(steps, ours, steps, theirs, steps).average_noise == pytest.approx(expected)
+
+
+def test_a_noise_floor_needs_four_steps() -> None:
+    assert noise_floor(np.array([90, 100, 110])) is None
+    assert noise_floor(np.array([90, 90, 110, 110])) == pytest.approx(0.1)
