@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.traces.kineto.test_eras import T0, Event, call, kernel, op
@@ -117,3 +118,19 @@ def test_a_note_names_ranks_that_were_recorded_one_after_the_other(tmp_path: Pat
     be from different runs."""
     trace = imported(tmp_path, [op("aten::add", 0, 5)], [op("aten::add", 5 * SECOND_US, 5)])
     assert trace.problems == {"ranks-apart": 1}
+
+
+@pytest.mark.parametrize(("late_us", "moved"), [(700, True), (800, False)])
+def test_clocks_of_unnumbered_steps_differ_by_less_than_half_a_step(tmp_path: Path, late_us: int, moved: bool) -> None:
+    """GIVEN two ranks without step numbers, whose median step takes 1,500 us WHEN the all-reduces of the second rank end later
+    THEN the import shifts its times only if they end less than 750 us later."""
+    for rank, ends_us in enumerate((ENDS_US, later(ENDS_US, late_us))):
+        events = all_reduces(ends_us, 100)
+        for event in events:
+            event["args"].pop("Seq", None)
+        document = {"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 2}}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
+    trace = read_kineto(tmp_path)
+    ends_ns = trace.collectives.end_ns.reshape(2, 3)
+    assert float(np.median(trace.steps.duration_ns)) == 1_500_000
+    assert (ends_ns[1] - ends_ns[0]).tolist() == [0 if moved else late_us * 1_000] * 3
