@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import torch
 
 from replayer.distributed.group_call import Combine, GroupCall, RankValues
-from replayer.distributed.rank_message import RankMessage
+from replayer.distributed.rank_message import RankMessage, convert_each
 from replayer.state import computing
-from replayer.tensor.allocation import Uniform, is_kept_on_host
+from replayer.tensor.allocation import Doubt, Uniform, is_kept_on_host
 from replayer.tensor.tensor import VirtualTensor
-from replayer.tensor.values.known_values import host_values, known_values, payload_of, view_of
+from replayer.tensor.values.known_values import doubt_of, host_values, known_values, payload_of, view_of
 from replayer.torch_types import TorchAny
 
 # -- messages ------------------------------------------------------------------------------------------------------------
@@ -32,6 +32,7 @@ def message_of(call: GroupCall, arrived_ns: int) -> RankMessage:
     factor = host_values(call.factor) if isinstance(call.factor, VirtualTensor) else call.factor
     if not values or any(value is None for value in values) or (factor is None and call.factor is not None):
         return message
+    message.doubt = max(map(doubt_of, inputs))
     count = sum(tensor.numel() for tensor in inputs)
     if len(values) == 1 and not isinstance(values[0], torch.Tensor):
         message.uniform = values[0] if factor is None else torch.tensor(values[0], dtype=of[0].dtype).mul(factor).item()
@@ -108,7 +109,8 @@ def all_to_all_values(rank: int) -> Combine:
     return combine
 
 
-def assign(outputs: Sequence[torch.Tensor], flat: torch.Tensor | None) -> None:
+def assign(outputs: Sequence[torch.Tensor], combine: Combine, messages: Sequence[RankMessage]) -> None:
+    flat = combine(convert_each(messages, values_in))
     if flat is None or sum(output.numel() for output in outputs) != flat.numel():
         return
     pieces = flat.split([output.numel() for output in outputs])
@@ -123,6 +125,7 @@ def assign(outputs: Sequence[torch.Tensor], flat: torch.Tensor | None) -> None:
                 output.detach().copy_(piece.reshape(output.shape))
         for parts in by_allocation.values():
             _assign_allocation(parts)
+            parts[0][0].allocation.mark(max(Doubt(message.doubt) for message in messages))
 
 
 def clear_known_values(outputs: Sequence[torch.Tensor]) -> None:

@@ -28,6 +28,7 @@ class RankMessage:
     dtype: str
     payload: bytes | None = None
     uniform: float | int | bool | None = None
+    doubt: int = 0  # a number of `Doubt`: how far the values in `payload` or `uniform` can be trusted
     sends: list[int] | None = None
     wants: list[int] | None = None
     detail: str = ""

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from replayer.cost_model.collective_costs import PositionInStep
 from replayer.distributed import collective_values as values
 from replayer.distributed.group_call import GroupCall
-from replayer.distributed.rank_message import RankMessage, convert_each
+from replayer.distributed.rank_message import RankMessage
 from replayer.distributed.store_exchange import NotCalledInTime, PendingExchange
 from replayer.distributed.watchdog import Watchdog
 from replayer.distributed.work_future import WorkFuture
@@ -108,7 +108,7 @@ class VirtualWork(_Awaited):
             self.end_ns = self._play(self._called, messages, self._comm_stream)
             combine, self._combine = self._combine, None
             if combine is not None:
-                values.assign(self._outputs, combine(convert_each(messages, values.values_in)))
+                values.assign(self._outputs, combine, messages)
 
     def will_write_to(self, tensor: TorchAny) -> bool:
         if self._combine is None:
@@ -225,8 +225,7 @@ class CapturedWork(_Awaited):
 
     def _receive_values(self) -> None:
         if self._values is not None and self._call.combine is not None:
-            ranks = convert_each(self._values.messages(), values.values_in)
-            values.assign(self._call.outputs, self._call.combine(ranks))
+            values.assign(self._call.outputs, self._call.combine, self._values.messages())
         self._values = None
 
     def finished_ns(self) -> int:

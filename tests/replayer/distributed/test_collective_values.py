@@ -53,7 +53,7 @@ def test_values_are_stored_in_the_outputs_only_if_the_sizes_agree(
     flat: list[float] | None, expected: list[list[float]]
 ) -> None:
     outputs = [torch.full((1,), 9.0), torch.full((2,), 9.0)]
-    assign(outputs, None if flat is None else torch.tensor(flat))
+    assign(outputs, lambda _ranks: None if flat is None else torch.tensor(flat), [RankMessage(0, "broadcast", 12, "float32")])
     assert [output.tolist() for output in outputs] == expected
 
 

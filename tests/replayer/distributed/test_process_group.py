@@ -223,6 +223,21 @@ def test_a_group_with_only_nccl_rejects_cpu_tensors() -> None:
     run_ranks(2, body)
 
 
+def test_a_recorded_value_takes_precedence_over_an_all_reduced_assumption() -> None:
+    """GIVEN a recorded value of 7 WHEN the script reads an all-reduced number of correct predictions, which is assumed, THEN it
+    is 7. An all-reduced number that the script copied to the GPU is exact."""
+
+    def body(rank: int) -> None:
+        count, exact = (torch.rand(3, 7, device="cuda").argmax(1) == ints(3, 6, 0)).sum(), ints(1)
+        with mock.patch.object(state.gpu().values, "read", return_value=[7.0]):
+            assert count.item() == 7
+            dist.all_reduce(count)
+            dist.all_reduce(exact)
+            assert (count.item(), exact.item()) == (7, 2)
+
+    run_ranks(2, body)
+
+
 def test_a_group_of_gloo_and_nccl_accepts_cpu_and_gpu_tensors() -> None:
     def body(rank: int) -> None:
         host, device = torch.ones(2) * rank, ints(rank)

@@ -176,8 +176,7 @@ def test_a_captured_collective_is_complete_once_its_graph_was_replayed(
 
 def test_a_captured_collective_combines_only_values_that_the_ranks_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     assigned: list[Any] = []
-    monkeypatch.setattr(module, "convert_each", lambda messages, convert: messages)
-    monkeypatch.setattr(collective_values, "assign", lambda outputs, combined: assigned.append(combined))
+    monkeypatch.setattr(collective_values, "assign", lambda outputs, combine, messages: assigned.append(combine(messages)))
     sent: Any = SimpleNamespace(messages=lambda: [1, 2])
     for pending, combine in ((None, sum), (sent, None), (sent, sum)):
         work = CapturedWork.__new__(CapturedWork)
