@@ -85,12 +85,12 @@ def _install_dlpack(torch_module: TorchAny) -> None:
     tensor has no memory to share."""
     dlpack = torch_module.utils.dlpack
 
-    def exported(to_dlpack: TorchAny, tensor: TorchAny, dl_device: TorchAny = None, copy: bool | None = None) -> TorchAny:
+    def exported(to_dlpack: TorchAny, tensor: TorchAny, **options: TorchAny) -> TorchAny:
         if not isinstance(tensor, VirtualTensor):
-            return to_dlpack(tensor, dl_device=dl_device, copy=copy)
+            return to_dlpack(tensor, **options)
         if not STATE.view.is_shared:
             raise NotEmulated("Tensor.__dlpack__", "a virtual tensor has no memory to share; pass x.cpu()")
-        return tensor.clone() if copy else tensor.on_same_memory()
+        return tensor.clone() if options.get("copy") else tensor.on_same_memory()
 
     def from_dlpack(of_torch: TorchAny, ext_tensor: TorchAny, **options: TorchAny) -> TorchAny:
         if not isinstance(ext_tensor, VirtualTensor):

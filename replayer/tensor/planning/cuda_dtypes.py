@@ -29,7 +29,8 @@ HALVES = (torch.float16, torch.bfloat16)
 def require_kernel(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> None:
     name = _key(func, args, kwargs)
     missing = _kernels().get(name) or _of_tensors(name)
-    tensors = tensors_of(args) if missing else []
+    # a gradient scaler's scale is always float32
+    tensors = tensors_of(args[:1] if name.startswith("_amp") else args) if missing else []
     if not missing or not tensors or any(tensor.layout is not torch.strided for tensor in tensors):
         return
     if _has_empty(tensors) and name not in _table()["refused_if_empty"]:

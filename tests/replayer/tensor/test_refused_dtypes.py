@@ -842,3 +842,13 @@ def test_calls_that_only_a_meta_kernel_in_python_rejects_are_accepted() -> None:
 def test_a_dtype_that_only_the_cpu_rejects_is_accepted() -> None:
     use()
     assert torch.nansum(torch.ones(3, dtype=torch.complex64, device="cuda")).dtype is torch.complex64
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "int64"])
+def test_a_gradient_scaler_rejects_gradients_in_bfloat16_and_integers(name: str) -> None:
+    use()
+    found, scale = torch.zeros((), device="cuda"), torch.ones((), device="cuda")
+    torch._amp_foreach_non_finite_check_and_unscale_([torch.ones(3, dtype=HALF, device="cuda")], found, scale)
+    gradient = torch.ones(3, dtype=getattr(torch, name), device="cuda")
+    with pytest.raises(RuntimeError, match='"_amp_foreach_non_finite_check_and_unscale_cuda" not implemented for'):
+        torch._amp_foreach_non_finite_check_and_unscale_([gradient], found, scale)
