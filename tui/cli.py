@@ -377,7 +377,7 @@ ShownArgument = Annotated[str, argument("NAME", "An entry, such as v100/resnet50
 def library_list(
     gpu: Annotated[str, option("WORD", "Only GPUs with this word in their name, or with a name like 'v*'.")] = "",
     model: Annotated[str, option("WORD", "Only networks with this word in their name, or with a name like 'wide*'.")] = "",
-    grain: Annotated[str, option("WORD", "Only entries of this grain: phase or kernel.")] = "",
+    grain: Annotated[str, option("WORD", "Only entries with times of phases (phase), or with times of kernels (kernel).")] = "",
     source: Annotated[str, option("WORD", "Only entries with this word in their source.")] = "",
     json: JsonOption = False,
 ) -> int:

@@ -1,4 +1,4 @@
-"""Returns the Python name of a collective for its name in PyTorch's C++ code.
+"""Converts names of collectives, such as `nccl:_all_gather_base`, to the names of functions in torch.distributed.
 
     function_of("nccl:_all_gather_base")    # ("nccl", "all_gather_into_tensor")
     is_communication("vllm::cross_device_reduce_1stage<__half, 2>")  # True

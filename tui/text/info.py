@@ -216,7 +216,7 @@ def note_sentences(summary: Summary) -> list[str]:
         notes.insert(0, f"{share} of the GPU's work was launched outside the counted steps: {described}")
     if summary.earlier_work_ns is not None:
         earlier = time_text(summary.earlier_work_ns)
-        notes.insert(0, f"{earlier} of the GPU time in the counted step is work that was launched before the recording began")
+        notes.insert(0, f"{earlier} of the counted step's GPU work was launched before the recording began")
     notes[:0] = [*_steps_by_kernels(summary), *_slow_steps(summary)]
     noise = summary.pace.noise if summary.pace is not None else None
     if noise is not None and noise >= MUCH_SPREAD:

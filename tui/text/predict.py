@@ -36,7 +36,8 @@ def prediction_text(
         total = sum(other.predicted_ns for other in prediction.kinds.values())
         lines += [
             "",
-            f"Largest kind: {first}, {share_text(both.predicted_ns / total if total else None)} of the predicted GPU time.",
+            f"Kind of work with the most time: {first}, {share_text(both.predicted_ns / total if total else None)} of the "
+            "predicted GPU time.",
         ]
     if prediction.parallel is not None:
         of = prediction.parallel

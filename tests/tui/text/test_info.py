@@ -404,6 +404,6 @@ def test_info_calls_a_prediction_an_estimate() -> None:
 
 def test_info_reports_gpu_time_from_before_the_recording() -> None:
     summary = summarize(training(steps=4))
-    sentence = "30.0 µs of the GPU time in the counted step is work that was launched before the recording began"
+    sentence = "30.0 µs of the counted step's GPU work was launched before the recording began"
     assert sentence not in note_sentences(summary)
     assert sentence in note_sentences(replace(summary, earlier_work_ns=30_000))

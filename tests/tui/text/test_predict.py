@@ -38,7 +38,7 @@ def test_a_prediction_shows_step_time_and_error_and_samples_per_second() -> None
     assert lines[2] == "about 500 samples/s"
     slow = prediction_text(predicted(batch=1, step_ms=2344), "run", None, None).splitlines()
     assert slow[2] == "about 0.43 samples/s"
-    assert "Largest kind: mm, 75.0 % of the predicted GPU time." in lines
+    assert "Kind of work with the most time: mm, 75.0 % of the predicted GPU time." in lines
     assert "GPU time by origin: exact 25.0 %, scaled 75.0 %." in lines
     rows = {line.split("  ")[0]: line.split() for line in lines}
     assert rows["GPU busy"][-3:] == ["ms", "-44.4", "%"] and rows["forward"][1:5] == ["0", "ns", "20.0", "ms"]
@@ -72,8 +72,8 @@ def test_a_prediction_shows_throughput_and_notes_only_if_known() -> None:
     assert "about 500 samples/s, 0.5 per sample" in text and "Links are unknown." in text
     assert "20.0 % of recorded GPU time has no shapes; it is scaled like the rest, or by data sheets." in text
     nothing = predicted(kinds={"mm": PredictedTime(MS, 0)})
-    assert "Largest kind: mm, -" in prediction_text(nothing, "run", None, None)
-    assert "Largest kind" not in prediction_text(predicted(kinds={}), "run", None, None)
+    assert "Kind of work with the most time: mm, -" in prediction_text(nothing, "run", None, None)
+    assert "Kind of work with the most time" not in prediction_text(predicted(kinds={}), "run", None, None)
 
 
 def test_a_prediction_for_ranks_shows_communication_and_memory() -> None:
