@@ -17,7 +17,8 @@ Note [Windows of other work]
     layers. Steps after a profile are slower, so they are not compared. A clean step is compared with a profile that began at
     most `STEPS_BEFORE_WINDOW` steps later. The profile must contain a step with the same phases. If several profiles qualify,
     the last one is used. Two profiles contain the same work if the ops that a step of each calls after its batch was loaded
-    have a similarity of at least `SAME_NAMES`. Earlier ops may, for example, save a checkpoint at the end of an epoch.
+    have names and shapes with a similarity of at least `SAME_NAMES`. Earlier ops may, for example, save a checkpoint at the end
+    of an epoch.
 
 Note [Profiled steps with other work]
     For example, two of five profiled steps may save a checkpoint, and another program may delay a third step. The median
@@ -47,6 +48,7 @@ from traces.comparison.thresholds import FEWEST_ALIKE, FULL_QUEUE, LEAST_NOISE, 
 from traces.figures.measure import clean_steps, joined_phases, launch_phases, passes_of_steps, work_rows
 from traces.model.trace import NONE, Column, HostKind, Phases, StepKind, Trace
 
+_Call = tuple[int, int]  # indices of an op's name and shapes in `Trace.strings`
 Earlier = dict[str, str | None]  # maps the name of a phase to the name of the phase before it
 
 
@@ -100,7 +102,7 @@ def _of_same_work(trace: Trace, profiled: Column, clean: Column) -> tuple[Column
     if len(begins) == 1:
         return profiled, clean
     window = begins.searchsorted(places, side="right") - 1
-    works: list[list[Counter[int]]] = [[] for _ in begins]
+    works: list[list[Counter[_Call]]] = [[] for _ in begins]
     for of, step in zip(window.tolist(), profiled.tolist(), strict=True):
         if (work := _work_of(trace, step)) not in works[of]:
             works[of].append(work)
@@ -130,17 +132,17 @@ def _names_of_phases(trace: Trace) -> dict[int, tuple[int, ...]]:
     return names
 
 
-def _are_similar(ours: Counter[int], theirs: Counter[int]) -> bool:
+def _are_similar(ours: Counter[_Call], theirs: Counter[_Call]) -> bool:
     return similarity(ours, theirs, (1, 1)) >= SAME_NAMES
 
 
-def _work_of(trace: Trace, step: int) -> Counter[int]:
+def _work_of(trace: Trace, step: int) -> Counter[_Call]:
     host, steps, phases = trace.host, trace.steps, trace.phases
     threads = [row for row, thread in enumerate(trace.threads) if thread.rank == steps.rank[step]]
     loaders = (phases.step == step) & (phases.name == trace.strings.find(LOADER))
     rows = (host.start_ns >= max((steps.start_ns[step], *phases.start_ns[loaders]))) & (host.start_ns < steps.end_ns[step])
     rows &= (host.kind == HostKind.OP) & np.isin(host.thread, threads)
-    return Counter(host.name[rows].tolist())
+    return Counter(zip(host.name[rows].tolist(), host.shapes[rows].tolist(), strict=True))
 
 
 def compared_phases(

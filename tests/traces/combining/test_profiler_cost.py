@@ -240,6 +240,19 @@ def test_profiled_steps_are_compared_only_with_unprofiled_steps_of_the_same_work
     assert clean_phases(trace, before + 6)["forward"] == pytest.approx(later_ns)
 
 
+def test_a_window_with_the_same_op_in_another_shape_has_other_work() -> None:
+    """GIVEN clean steps of 100 ns before profiled steps of 200 ns WHEN later steps of 400 and 1000 ns call the op with another
+    shape, and fewer of them are clean THEN the op costs 200 - 100 ns."""
+    steps: list[Step] = [(StepKind.STEADY, [("forward", 100)])] * 8 + [(StepKind.PROFILED, [("forward", 200)])] * 3
+    steps += [(StepKind.STEADY, [("forward", 400)])] * 3 + [(StepKind.PROFILED, [("forward", 1000)])] * 3
+    trace = recorded([*steps, *[(StepKind.STEADY, [("forward", 400)])] * 3])
+    begins_ns = (trace.steps.start_ns[trace.steps.kind == StepKind.PROFILED] - UNIX_NS).tolist()
+    add_ops(trace, [(begin_ns, 0) for begin_ns in begins_ns])
+    trace.host.shapes[3:] = trace.strings.add("4,2")
+    cost = with_clean_pace(trace.runs[0], trace, 0).profiler_cost
+    assert cost is not None and cost.op_ns == 100
+
+
 def test_work_at_the_end_of_an_epoch_does_not_make_a_window_different() -> None:
     """GIVEN a second profile with a single step, which saves a checkpoint before it loads its batch WHEN the clean steps after
     this profile take 150 ns THEN their median counts, so an op costs 205 - 150 ns."""
