@@ -26,8 +26,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
-from itertools import chain, repeat
-from statistics import median, median_low
+from itertools import accumulate
+from statistics import median
 from typing import Any, Protocol, TypeVar
 
 from tracer.device.clock import EpochClock
@@ -143,7 +143,9 @@ class OwnCost:
 def _median_step(groups: list[tuple[float, int]]) -> float:
     """Return the median over all steps, from the value and the number of steps of each group. Of two middle values, return the
     lower one, because the other may contain a part of the set-up."""
-    return median_low(chain.from_iterable(repeat(value, steps) for value, steps in groups))
+    ordered = sorted(groups)
+    totals = list(accumulate(steps for _, steps in ordered))
+    return next(value for (value, _), total in zip(ordered, totals, strict=True) if 2 * total >= totals[-1])
 
 
 def _nothing(_: object) -> None:

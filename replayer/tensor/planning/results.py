@@ -6,7 +6,8 @@
 Note [Sums of gradients]
     Autograd adds gradients in place if nothing else owns the first gradient (torch/csrc/autograd/input_buffer.cpp). For tensor
     subclasses, autograd calls `add` instead. The result of this `add` therefore takes over the memory of the first gradient.
-    A sum of two temporary tensors in a C++ backward function, such as that of `var_mean`, wrongly also takes over memory.
+    Some backward functions in C++, such as that of `var_mean`, add two temporary tensors. Their sum also takes over memory, so
+    the replay's memory peak is too low there.
 """
 
 from __future__ import annotations

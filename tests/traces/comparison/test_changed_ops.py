@@ -467,7 +467,7 @@ def test_missing_inner_ops_do_not_make_the_ops_of_other_kernels_new(ours: int, t
 
 
 def test_an_op_whose_enclosing_op_replaces_nothing_is_added() -> None:
-    """GIVEN an op in two enclosing ops, of which each contains another op in the second trace WHEN the op is replaced by the op
+    """GIVEN an op in two enclosing ops, each of which contains another op in the second trace WHEN the op is replaced by the op
     in its nearest enclosing op THEN the other op replaces nothing, so it is added."""
     first = recording(("outer", ("inner", ("aten::sin", "sin"))))
     second = recording(("inner", ("aten::cos", "cos")), ("outer", ("aten::tan", "tan")))
