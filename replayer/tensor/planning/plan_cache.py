@@ -134,7 +134,14 @@ class PlanCache:
             if self.shared is not None and of_all is not None and data is not None:
                 self.shared.add(of_all[0], data)
         overlaps = mixed_dtypes.overlaps_of(func, args, kwargs, self.tensor_class)
-        plan_results(plan, func, gpu.workspaces_of(plan.signature), overlaps, calls_product=gpu.calls_product(plan.signature))
+        plan_results(
+            plan,
+            func,
+            gpu.workspaces_of(plan.signature),
+            overlaps,
+            calls_product=gpu.calls_product(plan.signature),
+            adds_in_place=not gpu.machine.is_before(2, 0),
+        )
         return self._keep(route, key, plan)
 
     def _of_other_rank(self, func: Op, key: bytes, device: int, args: Args, kwargs: Kwargs) -> Plan | None:

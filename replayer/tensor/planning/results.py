@@ -4,8 +4,9 @@
     plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`
 
 Note [Sums of gradients]
-    Autograd adds gradients in place if nothing else owns the first gradient (torch/csrc/autograd/input_buffer.cpp). For tensor
-    subclasses, autograd calls `add` instead. The result of this `add` therefore takes over the memory of the first gradient.
+    Since PyTorch 2.0, autograd adds gradients in place if nothing else owns the first gradient (input_buffer.cpp in
+    torch/csrc/autograd). For tensor subclasses, autograd calls `add` instead. The result of this `add` therefore takes over the
+    memory of the first gradient, unless the recording was made with an older release.
     Some backward functions in C++, such as that of `var_mean`, add two temporary tensors. Their sum also takes over memory, so
     the replay's memory peak is too low there.
 """
@@ -49,7 +50,13 @@ Workspaces = tuple[tuple[int, ...], ...]
 
 
 def plan_results(
-    plan: Plan, func: Op, workspaces: Workspaces, overlaps: tuple[Overlap, ...] = (), *, calls_product: bool = False
+    plan: Plan,
+    func: Op,
+    workspaces: Workspaces,
+    overlaps: tuple[Overlap, ...] = (),
+    *,
+    calls_product: bool = False,
+    adds_in_place: bool = True,
 ) -> None:
     rule = value_rule(func, plan)
     written = tuple(at for at, listed in plan.writes if isinstance(at, int) and not listed)
@@ -59,7 +66,7 @@ def plan_results(
     elif written:
         plan.written = written
     _choose_results(plan, workspaces)
-    if func is torch.ops.aten.add.Tensor and plan.kind == OutcomeKind.NEW:
+    if adds_in_place and func is torch.ops.aten.add.Tensor and plan.kind == OutcomeKind.NEW:
         plan.make_by(_sum(plan))
     before: list[Results] = [_advance_philox(plan.device, func)] if is_random(func) else []
     before += [_check_asserts(plan, func)] if can_fail(func) else []

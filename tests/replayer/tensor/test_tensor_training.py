@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from replayer.tensor.tensor import VirtualTensor
 from tests.replayer.fake_gpu import use
+from traces.model.machine import Machine
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Dropout(), nn.Linear(8, 3)), (4, 6)),
@@ -250,8 +251,15 @@ class _Kept(torch.autograd.Function):
         return ctx.kept[-1], None
 
 
-def _allocations_in_backward(compute: Callable[[torch.Tensor], Any]) -> int:
-    use()
+@pytest.mark.parametrize(("release", "allocations"), [(None, 3), ("1.13.1", 4), ("2.0.0", 3)])
+def test_the_recorded_release_decides_whether_autograd_adds_in_place(release: str | None, allocations: int) -> None:
+    """Up to PyTorch 1.13, the sum of two gradients needs memory of its own."""
+    assert _allocations_in_backward(lambda y: y * y, Machine(torch=release)) == allocations
+
+
+def _allocations_in_backward(compute: Callable[[torch.Tensor], Any], machine: Machine | None = None) -> int:
+    gpu = use()
+    gpu.machine = machine or gpu.machine
     x = torch.ones(32, 32, device="cuda", requires_grad=True)
     result, gradient = compute(x * 2), torch.ones(32, 32, device="cuda")
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
