@@ -32,7 +32,7 @@ def message_of(call: GroupCall, arrived_ns: int) -> RankMessage:
     factor = host_values(call.factor) if isinstance(call.factor, VirtualTensor) else call.factor
     if not values or any(value is None for value in values) or (factor is None and call.factor is not None):
         return message
-    message.doubt = max(map(doubt_of, inputs))
+    message.doubt = max(map(doubt_of, (*inputs, call.factor)))
     count = sum(tensor.numel() for tensor in inputs)
     if len(values) == 1 and not isinstance(values[0], torch.Tensor):
         message.uniform = values[0] if factor is None else torch.tensor(values[0], dtype=of[0].dtype).mul(factor).item()

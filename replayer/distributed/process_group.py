@@ -229,8 +229,8 @@ class VirtualNccl(_NcclGroup):
         root = opts.rootRank if isinstance(opts, dist.BroadcastOptions) else int(opts or 0)
         self._require_member("Broadcast", root)
         detail = f"from rank {self._global(root)}"
-        combine = values.of_rank(root) if root != self._rank else None
-        return self.operations.run(GroupCall("broadcast", tensors, tensors, combine, detail=detail), opts)
+        sent, combine = (tensors, None) if root == self._rank else ((), values.of_rank(root))
+        return self.operations.run(GroupCall("broadcast", sent, tensors, combine, like=tensors, detail=detail), opts)
 
     @_by_device
     def reduce(self, tensors: TorchAny, opts: TorchAny) -> TorchAny:

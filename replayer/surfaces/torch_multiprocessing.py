@@ -21,7 +21,7 @@ import torch
 from replayer.cuda_error import CudaError
 from replayer.recording.rank import Rank
 from replayer.state import STATE, computing
-from replayer.tensor.allocation import Allocation, Uniform, make
+from replayer.tensor.allocation import Allocation, Doubt, Uniform, make
 from replayer.tensor.device_args import checked_index
 from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.tensor import VirtualTensor
@@ -80,7 +80,8 @@ def _ipc_handle(allocation: Allocation) -> tuple[TorchAny, ...]:
         if not storage.is_shared():
             storage.share_memory_()
         known = bytes_of(storage)
-    return os.getpid(), allocation.address, allocation.size_bytes, tuple(known) if type(known) is Uniform else known
+    known = tuple(known) if type(known) is Uniform else known
+    return os.getpid(), allocation.address, allocation.size_bytes, known, allocation.doubt
 
 
 class _Sharing:
@@ -113,7 +114,7 @@ class _Sharing:
     def reduce_storage(self, storage: VirtualStorage) -> tuple[TorchFunction, tuple[TorchAny, ...]]:
         return self.rebuild_storage, (_ipc_handle(storage.allocation), storage.get_device())
 
-    def _allocation(self, process: int, address: int, size_bytes: int, known: TorchAny) -> Allocation:
+    def _allocation(self, process: int, address: int, size_bytes: int, known: TorchAny, doubt: Doubt) -> Allocation:
         # see Note [Memory of another process]
         allocation = self._mapped.get((process, address)) if size_bytes else None
         if allocation is None:
@@ -127,4 +128,5 @@ class _Sharing:
             allocation.block = block
             self._mapped[process, address] = allocation
             allocation.known = Uniform(*known) if type(known) is tuple else known
+            allocation.mark(doubt)
         return allocation

@@ -27,6 +27,8 @@ from replayer.distributed.process_group import VirtualNccl
 from replayer.distributed.work import WorkGroup
 from replayer.surfaces import torch_distributed_gloo
 from replayer.surfaces.time import PatchedTime
+from replayer.tensor.allocation import Doubt
+from replayer.tensor.values.known_values import doubt_of
 from replayer.timing.clock import RecordedClock, VirtualClock
 from replayer.torch_types import TorchAny
 from tests.replayer.ranks import run_ranks, small_recording
@@ -38,6 +40,9 @@ pytestmark = pytest.mark.warm
 
 # Without blocking waits, the watchdog would abort the process of pytest.
 BLOCKING_WAIT = mock.patch.dict(os.environ, {"TORCH_NCCL_BLOCKING_WAIT": "1"})
+
+
+_premultiplied_sum: TorchAny = vars(dist)["_make_nccl_premul_sum"]
 
 
 def ints(*values: int) -> torch.Tensor:
@@ -234,6 +239,23 @@ def test_a_recorded_value_takes_precedence_over_an_all_reduced_assumption() -> N
             dist.all_reduce(count)
             dist.all_reduce(exact)
             assert (count.item(), exact.item()) == (7, 2)
+
+    run_ranks(2, body)
+
+
+def test_a_collective_is_as_doubtful_as_the_values_that_it_reads() -> None:
+    """GIVEN a recorded value of 7 THEN a broadcast of rank 0's exact value is exact, although rank 1 assumed the value that it
+    overwrites. A sum of exact values that are multiplied by an assumed factor is assumed."""
+
+    def body(rank: int) -> None:
+        guess = (torch.rand(3, 7, device="cuda").argmax(1) == ints(3, 6, 0)).sum()
+        found = torch.tensor(5, device="cuda") if rank == 0 else guess.clone()
+        product = torch.ones(1, device="cuda")
+        with mock.patch.object(state.gpu().values, "read", return_value=[7.0]):
+            dist.broadcast(found, src=0)
+            dist.all_reduce(product, _premultiplied_sum(guess.float()))
+            assert (found.item(), product.item()) == (5, 7)
+        assert doubt_of(product) is Doubt.GUESSED
 
     run_ranks(2, body)
 

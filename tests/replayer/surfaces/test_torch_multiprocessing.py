@@ -39,6 +39,16 @@ def test_another_process_receives_tensors_that_share_memory() -> None:
     assert gpu.devices[0].memory.usage.allocated_bytes < before
 
 
+def test_another_process_knows_which_values_are_assumed() -> None:
+    """GIVEN a recorded value of 7 WHEN another process reads a received number of correct predictions THEN it is 7, because the
+    sender only assumed the number."""
+    gpu = use()
+    correct = (torch.rand(3, 7, device="cuda").argmax(1) == torch.tensor([3, 6, 0], device="cuda")).sum(0, keepdim=True)
+    received, exact = sent((correct, torch.tensor([5], device="cuda")))
+    with mock.patch.object(gpu.values, "read", return_value=[7.0]):
+        assert (received.item(), exact.item()) == (7, 5)
+
+
 def test_a_shared_model_trains_in_another_process() -> None:
     use()
     model = sent(nn.Linear(4, 2).cuda().share_memory())
