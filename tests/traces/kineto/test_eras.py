@@ -92,6 +92,17 @@ def test_timestamps_rounded_to_float64_are_read_as_decimal_fractions() -> None:
     assert trace.host.duration_ns.tolist() == [63500, 1000]
 
 
+@pytest.mark.parametrize("base", [0, 1712195495000000000])
+def test_unix_times_in_nanoseconds_have_durations_in_nanoseconds(base: int) -> None:
+    thread = {"pid": 1, "tid": 1, "cat": "cpu_op", "name": "a"}
+    whole = {"ph": "X", "ts": 1712195495519689047, "dur": 63813, **thread}
+    begin, end = ({"ph": ph, "ts": 1712195495519689047 + after, **thread} for ph, after in (("B", 100_000), ("E", 100_500)))
+    trace = imported([whole, begin, end], baseTimeNanoseconds=base)
+    assert trace.host.start_ns.tolist() == [1712195495519689047, 1712195495519789047]
+    assert trace.host.duration_ns.tolist() == [63813, 500]
+    assert trace.problems == {}
+
+
 # --- links between ops, calls and kernels
 
 

@@ -127,13 +127,17 @@ class TsUnit:
     exact_ns: bool
     base_ns: int
     epochal: bool
+    durations_in_ns: bool = False
 
     @classmethod
     def of(cls, header: ProfilerJson, stamps: list[Any], exact_ns: bool) -> TsUnit:
         base = header.get("baseTimeNanoseconds", 0)
         base_ns = base if type(base) is int and 0 <= base < _MAX_US * 1000 else 0
-        latest = max((t for t in stamps if isinstance(t, int | float)), default=0)
-        return cls(exact_ns, base_ns, exact_ns or base_ns > 0 or latest > _EPOCHAL_US)
+        known = [t for t in stamps if isinstance(t, int | float) and t > 0]
+        # Unix times are about 1.7e15 in microseconds and 1.7e18 in nanoseconds.
+        if not exact_ns and min(known, default=0) > _MAX_US:
+            return cls(True, 0, True, durations_in_ns=True)
+        return cls(exact_ns, base_ns, exact_ns or base_ns > 0 or max(known, default=0) > _EPOCHAL_US)
 
     @property
     def latest(self) -> int:
@@ -157,7 +161,7 @@ def microseconds_as_ns(values: Column) -> Column:
 
 
 def era(bare: bool, header: ProfilerJson, kinds: set[str], clock: TsUnit, fractional: bool) -> str:
-    if clock.exact_ns:
+    if clock.exact_ns and not clock.durations_in_ns:
         return "E5"
     if bare and "Operator" in kinds:
         return "E0"

@@ -150,7 +150,8 @@ def _read(fields: Sequence[Values], clock: TsUnit, names: Names, problems: Count
     if any(not isinstance(ids, np.ndarray) and not set(map(type, ids)) <= {int, str} for ids in (pids, tids)):
         raise _Odd
     starts_ns = clock.start_ns(_checked(stamps, clock))
-    return EventColumns(names.ids(as_list(texts)), pids, tids, starts_ns, _durations_ns(_numbers(durations), problems), {}, {})
+    durations_ns = _durations_ns(_numbers(durations), clock, problems)
+    return EventColumns(names.ids(as_list(texts)), pids, tids, starts_ns, durations_ns, {}, {})
 
 
 def _checked(values: Values, clock: TsUnit) -> Column:
@@ -204,14 +205,14 @@ def _numbers(values: Values) -> Column:
     return column
 
 
-def _durations_ns(durations: Column, problems: Counter[str]) -> Column:
-    too_long = durations > _MAX_DURATION_NS // 1000
+def _durations_ns(durations: Column, clock: TsUnit, problems: Counter[str]) -> Column:
+    too_long = durations > _MAX_DURATION_NS // (1 if clock.durations_in_ns else 1000)
     negative = durations < 0
     for kind, wrong in (("duration-overflow", too_long), ("negative-duration", negative)):
         if wrong.any():
             problems[kind] += int(wrong.sum())
             durations = np.where(wrong, 0, durations)
-    return microseconds_as_ns(durations)
+    return durations.astype("i8") if clock.durations_in_ns else microseconds_as_ns(durations)
 
 
 def _mended(event: ProfilerJson, clock: TsUnit, problems: Counter[str]) -> ProfilerJson | None:
