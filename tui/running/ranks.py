@@ -66,6 +66,7 @@ def _require_open_files(ranks: int) -> None:
 
 def _launched_ranks(words: list[str]) -> int:
     """Return how many ranks a launcher starts on this machine, or 0 if that is unknown."""
+    words = _after_options(words)
     if _LAUNCHERS.isdisjoint(words[:2]):
         return 0
     own = " ".join(takewhile(lambda word: word not in ("-m", "--module") and not word.endswith(".py"), words[1:]))
@@ -75,7 +76,13 @@ def _launched_ranks(words: list[str]) -> int:
 
 def started_script(words: list[str]) -> list[str]:
     """Return the script or the option `-m`, and the words after it, from the words after `python`."""
-    while len(words) > 1 and words[0].startswith("-") and words[0][:2] not in ("-m", "-c"):
-        words = words[1 + (words[0] in ("-W", "-X")) :] or words[-1:]  # these two options have a value
+    words = _after_options(words)
     is_launcher = not _LAUNCHERS.isdisjoint(words[:2])
     return [word for word in words if is_launcher and word.endswith(".py")] or words
+
+
+def _after_options(words: list[str]) -> list[str]:
+    """Return the words after python's own options, such as `-u`."""
+    while len(words) > 1 and words[0].startswith("-") and words[0][:2] not in ("-m", "-c"):
+        words = words[1 + (words[0] in ("-W", "-X")) :] or words[-1:]  # these two options have a value
+    return words

@@ -102,10 +102,11 @@ def test_options_of_the_script_are_not_read_as_options_of_the_launcher() -> None
 
 @pytest.mark.parametrize("count", [0, 4])
 def test_more_ranks_than_gpus_are_rejected(count: int) -> None:
-    words = [] if count else ["-m", "torch.distributed.run", "--nproc-per-node=4", "train.py"]
-    with pytest.raises(TraceError, match=r"^4 ranks need 4 GPUs, but --gpus 2 gives them only 2$"):
-        require_ranks(count, None, words, gpus=2)
-    require_ranks(count, None, words, gpus=4)
+    launched = ["-m", "torch.distributed.run", "--nproc-per-node=4", "train.py"]
+    for words in [[]] if count else [launched, ["-u", "-W", "error", *launched]]:
+        with pytest.raises(TraceError, match=r"^4 ranks need 4 GPUs, but --gpus 2 gives them only 2$"):
+            require_ranks(count, None, words, gpus=2)
+        require_ranks(count, None, words, gpus=4)
 
 
 @pytest.mark.parametrize(
