@@ -15,6 +15,9 @@ Note [Windows for later kinds of steps]
     at the smallest distance between two steps of this kind so far. Evaluation usually has several batches, so another batch is
     expected after the first one. The number of profiles is limited.
 
+    Steps of one kind may do different work, for example with a smaller last batch. Work that was not profiled is profiled in
+    the same way. Phases do not count as work, because a step that prints its loss has one more phase than other steps.
+
     A profile makes all later steps slower, so these profiles come after the first profile of training steps. Only evaluation
     steps may be profiled before this first profile. They are profiled after enough training steps without the profiler.
 """
@@ -161,7 +164,7 @@ class Schedule:
         # see Note [Windows for later kinds of steps]
         number, window, evaluation = self._number, self._window, key[0]
         kind = _KindOfStep.occurs(self._kinds, key, number)
-        kind_of_work = _KindOfStep.occurs(self._kinds_of_work, (*key, work), number)
+        kind_of_work = _KindOfStep.occurs(self._kinds_of_work, (evaluation, work), number)
         action = self.profile
         if action == "record" and is_usual:
             kind.is_profiled = kind_of_work.is_profiled = True

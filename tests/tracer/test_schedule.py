@@ -147,6 +147,17 @@ def test_steps_with_new_work_are_profiled_too(work: str, actions: str) -> None:
     assert found == actions
 
 
+def test_a_kind_of_work_is_expected_again_even_if_its_phases_differ() -> None:
+    """GIVEN a smaller batch in every fifth step, and a script that prints its loss in steps 4 and 5, which adds a phase WHEN
+    steps 0 and 5 had the smaller batch THEN step 10 is profiled."""
+    schedule, actions = Schedule(warmup=0, clean=2, profiled=2), ""
+    for number in range(15):
+        actions += schedule.profile[:1] or "."
+        phases = ("other",) * (number in (4, 5)) + ("forward", "backward", "optimizer")
+        schedule.end_step(False, phases, 1, 4 if number % 5 == 0 else 8)
+    assert actions == "..prr...prr...."
+
+
 def test_many_batch_sizes_leave_profiles_for_evaluation_steps() -> None:
     """GIVEN 100 training batches of 50 sizes THEN the evaluation steps after them are still profiled."""
     schedule = Schedule(warmup=0, clean=2, profiled=2)
