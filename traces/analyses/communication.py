@@ -100,9 +100,9 @@ def communication_per_step(trace: Trace) -> dict[int, tuple[int, int]]:
 
 
 @cached_result
-def exposed_copies_ns(trace: Trace) -> int:
-    """Return how long the host or the GPU waits for copies between CPU and GPU memory, in nanoseconds per step. A copy that
-    runs at the same time as other GPU work costs no time."""
+def copies_per_step(trace: Trace) -> tuple[int, int]:
+    """Return two times in nanoseconds per step: how long the host or the GPU waits for copies between CPU and GPU memory, and
+    how long such copies run. A copy that runs at the same time as other GPU work costs no time."""
     rows, spans = counted_steps(trace), trace.device
     to_host = trace.strings.matching(spans.name, lambda name: copy_direction(name) in ("h2d", "d2h"))
     copies = (spans.kind == DeviceKind.MEMCPY) & to_host
@@ -111,14 +111,15 @@ def exposed_copies_ns(trace: Trace) -> int:
     others_of = by_value(spans.device[others])
     launched_ns = np.where(spans.launch == NONE, spans.start_ns.min(initial=0), measure.launch_time_ns(trace))
     launched_ns = np.minimum(launched_ns, spans.start_ns)
-    end_ns, waited_ns = spans.end_ns, 0
+    end_ns, waited_ns, copied_ns = spans.end_ns, 0, 0
     for device, copying in measure.intervals_by_device(trace, copies & of_steps).items():
         own, of_host = others[others_of.get(device, [])], host_waits(trace, measure.rank_of_device(trace, device)).intervals
         working = Intervals(spans.start_ns[own], end_ns[own])
         waits_ns = np.append(launched_ns[own], of_host.start_ns), np.append(end_ns[own], of_host.end_ns)
         of_copies = copying.start_ns, copying.end_ns
         waited_ns += int((Intervals(*waits_ns).within(*of_copies) - working.within(*of_copies)).sum())
-    return waited_ns // max(len(rows), 1)
+        copied_ns += copying.total_ns
+    return waited_ns // max(len(rows), 1), copied_ns // max(len(rows), 1)
 
 
 def _overlap(trace: Trace, counted: Column | bool) -> dict[int, tuple[int, int]]:

@@ -40,7 +40,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from traces.analyses.analyse import Analyses
-from traces.analyses.communication import communication_kernels, communication_per_step, exposed_copies_ns
+from traces.analyses.communication import communication_kernels, communication_per_step, copies_per_step
 from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import late_ranks
 from traces.comparison import thresholds
@@ -165,7 +165,7 @@ def bottleneck_of(trace: Trace, pace: StepPace | None, analyses: Analyses) -> Pa
     if gpu is not None:
         device = [trace.device_label(row) for row in range(len(trace.devices))].index(gpu)
         exposed_ns, _ = communication_per_step(trace).get(device, (0, 0))
-    of = bottleneck(pace, idle, exposed_ns, why_unknown, keeps_up, exposed_copies_ns(trace))
+    of = bottleneck(pace, idle, exposed_ns, why_unknown, keeps_up, copies_per_step(trace))
     if pace is None or of is None or of.gain_ns is None or late is None:
         return of
     # see Note [A late rank]
@@ -205,7 +205,7 @@ def bottleneck(
     exposed_ns: int = 0,
     why_unknown: str = "",
     keeps_up: CaughtUp | None = None,
-    copies_ns: int = 0,
+    copies: tuple[int, int] = (0, 0),
 ) -> PaceLimit | None:
     if pace is None or not pace.pace_ns:
         return None
@@ -219,6 +219,7 @@ def bottleneck(
     # A step takes at least as long as its GPU work.
     busy_ns = min(round(max([step.busy_share, *shares]) * step.pace_ns), step.pace_ns)
     exposed_ns = min(exposed_ns, busy_ns)
+    copies_ns, copied_ns = copies
     copies_ns = min(copies_ns, busy_ns - exposed_ns) if copies_ns >= thresholds.NOTICEABLE_WAIT * step.pace_ns else 0
     idle_ns = step.pace_ns - busy_ns
     waits_ns = idle_ns + exposed_ns + copies_ns
@@ -234,7 +235,9 @@ def bottleneck(
     limit = max(lost_ns, key=lambda name: lost_ns[name])
     gain_ns, reason = lost_ns[limit], "the GPU is idle without a visible reason" * (limit == UNKNOWN)
     take_turns = limit == OTHER_GPUS and busy_ns < thresholds.ALWAYS_BUSY * step.pace_ns
-    if step.limit == DEVICE and step.pace_ns - waits_ns >= lost_ns[limit] and not take_turns:
+    # A step takes at least as long as its copies, even if kernels run at the same time.
+    needed_ns = copied_ns if limit == COPIES else lost_ns[limit]
+    if step.limit == DEVICE and step.pace_ns - waits_ns >= needed_ns and not take_turns:
         limit, gain_ns, reason = DEVICE, waits_ns - round(rest_ns * _share_of(idle, "unknown")), ""
     return PaceLimit(limit, gain_ns, gain_ns / step.pace_ns, reason, exposed_ns, copies_ns=copies_ns or None)
 

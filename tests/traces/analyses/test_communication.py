@@ -12,8 +12,8 @@ from traces.analyses.communication import (
     collective_totals,
     communication,
     communication_kernels,
+    copies_per_step,
     data_parallel_kernels,
-    exposed_copies_ns,
 )
 from traces.combining.merge import merge_ranks
 from traces.figures.summary import summarize
@@ -49,19 +49,19 @@ def rank_trace(kernels_us: list[tuple[str, int, int, int]], calls_us: list[int])
 
 def test_host_copies_are_exposed_while_no_other_gpu_work_runs() -> None:
     """GIVEN a gemm that runs from 100 to 160 us WHEN copies between host and GPU run from 140 to 190 us and from 200 to 210 us
-    THEN 40 us of copying are exposed. A copy within the GPU from 220 to 290 us does not count."""
+    THEN 40 us of 60 us of copying are exposed. A copy within the GPU from 220 to 290 us does not count."""
     names = ["Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pinned)", "Memcpy DtoD (Device -> Device)"]
     times = [(140, 50), (200, 10), (220, 70)]
     trace = rank_trace([("gemm", 7, 100, 60), *((name, 8, *of) for name, of in zip(names, times, strict=True))], [])
     trace.device.kind[1:] = DeviceKind.MEMCPY
-    assert exposed_copies_ns(trace) == 40 * US
+    assert copies_per_step(trace) == (40 * US, 60 * US)
     # WHEN the copy within the GPU is launched at 180 us THEN it waits for 10 us of each host copy, and these 20 us are exposed
     launched_ns = int(trace.steps.start_ns[0]) + np.array([90, 130, 135, 180]) * US
     trace.host = HostSpans.of(
         thread=[0] * 4, kind=[HostKind.RUNTIME] * 4, name=[0] * 4, start_ns=launched_ns, duration_ns=[US] * 4
     )  # fmt: skip
     trace.device.launch[:] = range(4)
-    assert exposed_copies_ns(trace) == 20 * US
+    assert copies_per_step(trace) == (20 * US, 60 * US)
 
 
 def test_communication_without_concurrent_computation_is_exposed() -> None:

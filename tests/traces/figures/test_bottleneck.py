@@ -123,15 +123,24 @@ def test_copies_without_other_gpu_work_count_as_waits() -> None:
     """
     full = replace(OF_DATA, limit="device", busy_share=0.95, without_data_ns=100 * MS)
     five = idle(0, 5, busy_ms=95)
-    assert bottleneck(full, five, copies_ns=50 * MS) == PaceLimit("copies", 50 * MS, 0.5, copies_ns=50 * MS)
-    assert bottleneck(full, five, copies_ns=40 * MS) == PaceLimit("device", 45 * MS, 0.45, copies_ns=40 * MS)
-    assert bottleneck(full, five, copies_ns=2 * MS) == PaceLimit("device", 7 * MS, 0.07, copies_ns=2 * MS)
-    assert bottleneck(full, five, copies_ns=2 * MS - 1) == PaceLimit("device", 5 * MS, 0.05)
+    assert bottleneck(full, five, copies=(50 * MS, 50 * MS)) == PaceLimit("copies", 50 * MS, 0.5, copies_ns=50 * MS)
+    assert bottleneck(full, five, copies=(40 * MS, 40 * MS)) == PaceLimit("device", 45 * MS, 0.45, copies_ns=40 * MS)
+    assert bottleneck(full, five, copies=(2 * MS, 2 * MS)) == PaceLimit("device", 7 * MS, 0.07, copies_ns=2 * MS)
+    assert bottleneck(full, five, copies=(2 * MS - 1, 2 * MS - 1)) == PaceLimit("device", 5 * MS, 0.05)
     both = PaceLimit("device", 55 * MS, 0.55, exposed_ns=30 * MS, copies_ns=20 * MS)
-    assert bottleneck(full, five, 30 * MS, copies_ns=20 * MS) == both
+    assert bottleneck(full, five, 30 * MS, copies=(20 * MS, 20 * MS)) == both
     # WHEN the host takes longer than the copies THEN the host is the limit
     of_host = replace(OF_DATA, without_data_ns=100 * MS)
-    assert bottleneck(of_host, idle(0, 60), copies_ns=25 * MS) == PaceLimit("host", 60 * MS, 0.6, copies_ns=25 * MS)
+    assert bottleneck(of_host, idle(0, 60), copies=(25 * MS, 25 * MS)) == PaceLimit("host", 60 * MS, 0.6, copies_ns=25 * MS)
+
+
+@pytest.mark.parametrize(("copied_ms", "limit", "gain_ms"), [(55, "device", 45), (56, "copies", 40)])
+def test_copies_that_run_longer_than_the_kernels_are_the_bottleneck(copied_ms: int, limit: str, gain_ms: int) -> None:
+    """GIVEN kernels that run for 55 ms of a step of 100 ms WHEN only copies run for 40 ms THEN copies are the bottleneck if
+    they run for more than 55 ms, some of it at the same time as kernels."""
+    full = replace(OF_DATA, limit="device", busy_share=0.95, without_data_ns=100 * MS)
+    found = bottleneck(full, idle(0, 5, busy_ms=95), copies=(40 * MS, copied_ms * MS))
+    assert found is not None and (found.limit, found.gain_ns) == (limit, gain_ms * MS)
 
 
 def test_the_possible_gain_is_the_mean_idle_time_per_step() -> None:
