@@ -7,8 +7,9 @@ Note [Sums of gradients]
     Since PyTorch 2.0, autograd adds gradients in place if nothing else owns the first gradient (input_buffer.cpp in
     torch/csrc/autograd). For tensor subclasses, autograd calls `add` instead. The result of this `add` therefore takes over the
     memory of the first gradient, unless the recording was made with an older release.
-    Some backward functions in C++, such as that of `var_mean`, add two temporary tensors. Their sum also takes over memory, so
-    the replay's memory peak is too low there.
+    The backward functions of `var_mean` and `std_mean` add two temporary tensors before autograd adds their result to another
+    gradient. The first sum in such a backward function therefore gets memory of its own. Rare backward functions, for example
+    those of matrix decompositions, also add temporary tensors. There, the replay's memory peak is too low.
 """
 
 from __future__ import annotations
@@ -44,9 +45,12 @@ from replayer.tensor.values.value_rules import forget_written, value_rule
 from replayer.timing.host_threads import Caller
 from replayer.torch_types import Op, TorchAny
 from traces.model.machine import DeviceProperties
+from traces.model.trace import NONE
 
 Results = Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny]
 Workspaces = tuple[tuple[int, ...], ...]
+
+_latest_with_own_sum = {"VarMeanBackward0": NONE, "StdMeanBackward0": NONE}  # sequence numbers; see Note [Sums of gradients]
 
 
 def plan_results(
@@ -81,14 +85,23 @@ def _sum(plan: Plan) -> Results:
     meta, cls, current_node = plan.tensor_meta, plan.tensor_meta.wrapping[0], torch._C._current_autograd_node
 
     def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
-        if current_node() is not None and type(args[0]) is type(args[1]) is cls and not torch.is_grad_enabled():
+        node = current_node()
+        if node is not None and type(args[0]) is type(args[1]) is cls and not torch.is_grad_enabled():
             owners = getrefcount(args[0]), args[0]._use_count(), getrefcount(args[0].allocation)
-            if owners == (3, 4, 2) and args[0].tensor_meta is meta:  # only autograd owns the tensor and its memory
+            # only autograd owns the tensor and its memory
+            if owners == (3, 4, 2) and args[0].tensor_meta is meta and not _is_own_sum(node.name(), node._sequence_nr()):
                 block, args[0].allocation.block = args[0].allocation.block, None
                 return make(meta, allocation_of(block))
         return new_tensor(meta, plan.size_bytes, gpu.devices[plan.device].allocator, caller.stream.number)
 
     return results
+
+
+def _is_own_sum(node: str, number: int) -> bool:
+    is_own = _latest_with_own_sum.get(node, number) != number
+    if is_own:
+        _latest_with_own_sum[node] = number
+    return is_own
 
 
 def counts_changes(func: Op) -> bool:

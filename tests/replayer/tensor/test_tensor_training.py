@@ -239,6 +239,20 @@ def test_the_sum_of_gradients_takes_over_the_memory_of_a_gradient_without_other_
     assert _allocations_in_backward(lambda y: _Kept.apply(y, kept) * _Kept.apply(y, kept)) == 6
 
 
+def test_the_sum_of_temporary_tensors_in_the_backward_function_of_var_mean_gets_memory_of_its_own() -> None:
+    """PyTorch's CUDA build makes the same numbers of allocations on the simulated device."""
+
+    def product(y: torch.Tensor) -> torch.Tensor:
+        variance, mean = torch.var_mean(y, 1, keepdim=True)
+        return variance * mean
+
+    # one gradient of the product, two of its factors, five temporary tensors of var_mean's backward function and their sum, and
+    # the gradient of x
+    assert _allocations_in_backward(lambda y: product(y).expand(32, 32)) == 10
+    # y gets a second gradient from its multiplication with the product. Autograd adds both gradients of y in place.
+    assert _allocations_in_backward(lambda y: y * product(y)) == 12
+
+
 class _Kept(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, kept: list[Any]) -> torch.Tensor:
