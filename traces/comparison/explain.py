@@ -83,12 +83,14 @@ def largest_reason(comparison: Comparison) -> Reason | None:
         return None
     of, small_ns = explain(comparison), comparison.tolerance * (comparison.steps.recorded_ns or 0)
     delta_ns, reasons = of.delta_ns or 0, of.reasons
-    if abs(delta_ns) <= small_ns:
-        figures = (comparison.gpu_busy, comparison.rarer_steps)
-        other = [one for one in figures if one is not None and abs(one.error or 0) > comparison.tolerance]
-        delta_ns = (other[0].replayed_ns or 0) - (other[0].recorded_ns or 0) if other else 0
-        reasons = [reason for reason in reasons if reason.names]
     least_ns = LEAST_REASON * abs(delta_ns)
+    if abs(delta_ns) <= small_ns:
+        judged = comparison.figures[comparison.judged]
+        is_other = abs(judged.error or 0) > comparison.tolerance
+        delta_ns = (judged.replayed_ns or 0) - (judged.recorded_ns or 0) if is_other else 0
+        # Reasons are times per average step, so a small reason may explain the whole difference of rare steps.
+        least_ns = 0 if comparison.judged == "rarer_steps" else LEAST_REASON * abs(delta_ns)
+        reasons = [reason for reason in reasons if reason.names]
     alike = [of for of in reasons if of.delta_ns * delta_ns > 0 and abs(of.delta_ns) >= least_ns and not of.phase]
     most = max(alike, key=lambda reason: abs(reason.delta_ns), default=None)
     phase = comparison.phases.get(most.what) if most is not None else None

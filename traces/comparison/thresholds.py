@@ -238,7 +238,7 @@ SAME_SHAPES = 0.8  # similarity
 # chosen after seeing results: a small network with a different activation has a similarity of 0.82
 SAME_NAMES = 0.9  # similarity
 
-# two runs of the same program may differ by this share in how often they call an op
+# two runs of the same program, or two of its steps, may differ by this share in how often they call ops
 # chosen after seeing results: adding one layer to 24 layers changes the number of calls by 0.04
 SAME_NUMBERS = 0.03  # share of the calls
 

@@ -554,16 +554,19 @@ def test_steps_with_different_kernels_are_compared_separately(
     assert (apart.rarer_steps and apart.rarer_steps.error) == (None if error is None else pytest.approx(error))
 
 
-def test_the_largest_reason_may_be_a_kernel_of_rare_steps() -> None:
+@pytest.mark.parametrize("count", [9, 100])
+def test_the_largest_reason_may_be_a_kernel_of_rare_steps(count: int) -> None:
     """GIVEN steps of 2 ms and two steps of 10 ms with another kernel WHEN the steps of 10 ms and their kernels take 4 ms longer
-    in B THEN the kernel takes 4 * 2 / 9 = 0.9 ms longer per average step, and `trace diff` names the kernel."""
-    slower = _with_long_steps([0, 4], 14)
-    slower.device.duration_ns[[0, 4]] += 4 * MS
-    apart = compare(_with_long_steps([0, 4], 10), slower)
+    in B THEN the kernel takes 8 ms / (number of steps) longer per average step, and `trace diff` names the kernel."""
+    long = [0, 4]
+    lengths = [[rare_ms if place in long else 2.0 for place in range(count)] for rare_ms in (10.0, 14.0)]
+    shorter, slower = (_of_lengths(of, long) for of in lengths)
+    slower.device.duration_ns[long] += 4 * MS
+    apart = compare(shorter, slower)
     alike = replace(apart.verdict, sameness=Sameness.SAME_PROGRAM)  # these traces contain no ops, so this cannot be told
     reason = largest_reason(replace(apart, verdict=alike))
     assert reason is not None and reason.what == "kernel prefill"
-    assert reason.delta_ns == pytest.approx(8 / 9 * MS)
+    assert reason.delta_ns == pytest.approx(8 / count * MS)
 
 
 def test_the_first_inference_step_may_run_other_kernels() -> None:

@@ -22,8 +22,8 @@ Note [Kinds of imported steps]
     A training step without backward pass and optimizer is an EVALUATION step. If no backward pass was recorded, the names of
     kernels and calls show which steps train. The optimizer alone does not show this, because it may run only in every fourth
     step. The first training steps are WARMUP steps, as long as each takes at least twice the median time of the later steps. If
-    the methods "optimizer" and "backward" find at least three steps, the first step is INCOMPLETE if it lacks more than 5 % of
-    the calls of the other steps (DEFAULT_TOLERANCE). The recording may have begun in the middle of this step. The last step is
+    the methods "optimizer" and "backward" find at least three steps, the first step is INCOMPLETE if it lacks more than 3 % of
+    the calls of the other steps (SAME_NUMBERS). The recording may have begun in the middle of this step. The last step is
     INCOMPLETE if it ended before its backward pass or optimizer step. A step is also INCOMPLETE if the recording ended before
     the GPU ran the step's last launches. If a step ends where the next step begins ("inference", "backward", "gpu marks",
     "ranges" and "repeats"), the host may have worked longer on the last step than the recording shows. The last of three or
@@ -36,7 +36,7 @@ import re
 
 import numpy as np
 
-from traces.comparison.thresholds import DEFAULT_TOLERANCE
+from traces.comparison.thresholds import SAME_NUMBERS
 from traces.figures.spread import slow_starts
 from traces.kineto.spans.spans import RankTables
 from traces.kineto.spans.thread_roles import STEP_MARK
@@ -180,7 +180,7 @@ def _kinds(steps: Steps, source: str, events: list[StepEvent], tables: RankTable
             kinds[-1] = StepKind.INCOMPLETE
     if source in ("optimizer", "backward") and len(steps) > 2:
         others = min(map(len, inside[1:-1]))
-        kinds[0] = StepKind.INCOMPLETE if len(inside[0]) < (1 - DEFAULT_TOLERANCE) * others else kinds[0]
+        kinds[0] = StepKind.INCOMPLETE if len(inside[0]) < (1 - SAME_NUMBERS) * others else kinds[0]
     waited_ns = [sum(event.end_ns - event.start_ns for event in own if event.name == "loader") for own in inside]
     busy_ns = steps.duration_ns - np.array(waited_ns, "i8")
     rows = np.flatnonzero(kinds == StepKind.STEADY)
