@@ -228,8 +228,7 @@ class Layouts:
                 return host
             index = call.device(gpu().current.device())
             # see Note [Views in inference mode] in tensor/allocation.py
-            as_before = func.is_view and torch.is_inference_mode_enabled() and not args[0].is_inference()
-            with torch.inference_mode(False) if as_before else nullcontext():
+            with torch.inference_mode(args[0].is_inference()) if func.is_view else nullcontext():
                 result = call.back(host, index)
             if result is written and isinstance(written, SparseVirtualTensor):
                 self._adopt_changes(written, call)

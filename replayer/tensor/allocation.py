@@ -8,8 +8,8 @@ Note [A dictionary at once]
     other instances. `set_attributes` therefore gives each tensor an ordinary dictionary.
 
 Note [Views in inference mode]
-    In inference mode, views of normal tensors stay normal tensors and share their version counter. Until the script first uses
-    inference mode, the dispatch function therefore creates views without `make_view`.
+    In inference mode, a view of a normal tensor is a normal tensor. Outside inference mode, a view of an inference tensor is an
+    inference tensor. Until the script first uses inference mode, the dispatch function creates views without `make_view`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.state import STATE
-from replayer.tensor.tensor_meta import WITHOUT_BITS, TensorMeta
+from replayer.tensor.tensor_meta import TensorMeta
 from replayer.torch_types import TorchAny
 from traces.model.layouts import Shape
 
@@ -33,6 +33,8 @@ wrapper: TorchAny = (
     torch.Tensor._make_wrapper_subclass
 )  # surfaces/torch_tensor_subclass.py replaces this function for scripts
 _inference_mode: TorchAny = torch._C._InferenceMode
+_keys_of: TorchAny = torch._C._dispatch_keys
+_COUNTS_CHANGES = torch._C.DispatchKey.ADInplaceOrView
 _ALL_ATTRIBUTES: TorchAny = vars(torch.Tensor)["__dict__"]
 # see Note [Attributes of scripts] in tensor.py
 attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
@@ -144,12 +146,20 @@ def make_as(cls: type, meta: TensorMeta, allocation: Allocation) -> TorchAny:
 
 
 def make_view(meta: TensorMeta, source: TorchAny, cls: type | None = None) -> TorchAny:
+    return _make_like(source, cls or meta.wrapping[0], meta, source.allocation)
+
+
+def is_inference(tensor: torch.Tensor) -> bool:
+    """Return `tensor.is_inference()` without calling the `__torch_function__` of a script's class."""
+    return not _keys_of(tensor).has(_COUNTS_CHANGES)
+
+
+def _make_like(source: TorchAny, cls: type, meta: TensorMeta, allocation: Allocation) -> TorchAny:
     # see Note [Views in inference mode]
-    cls = cls or meta.wrapping[0]
-    if STATE.inference_mode_used and torch.is_inference_mode_enabled() and not source.is_inference():
-        with _inference_mode(False):
-            return make_as(cls, meta, source.allocation)
-    return make_as(cls, meta, source.allocation)
+    if STATE.inference_mode_used and torch.is_inference_mode_enabled() is not is_inference(source):
+        with _inference_mode(is_inference(source)):
+            return make_as(cls, meta, allocation)
+    return make_as(cls, meta, allocation)
 
 
 def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, stream: int) -> TorchAny:
@@ -160,19 +170,20 @@ def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, st
     return make(meta, allocation_of(block))
 
 
-def assign_data(tensor: TorchAny, other: TorchAny) -> None:
-    meta = other.tensor_meta
+def assign_data(tensor: TorchAny, meta: TensorMeta, allocation: Allocation) -> None:
     before = attributes_of(tensor).get("tensor_meta", meta)
+    made = _make_like(tensor, meta.wrapping[0], meta, allocation)
     if before.is_conj is not meta.is_conj or before.is_neg is not meta.is_neg:
         # Tensors have a conjugate bit and a negative bit. If these bits of two tensors differ, PyTorch raises an error for
-        # `tensor.data = other`. So clear the bits of both tensors, assign the data, and then set the bits of `other`.
+        # `tensor.data = made`. So clear the bits of both tensors, assign the data, and then set the bits of `tensor`.
         _set_bits(tensor, False, False)
-        _set_data(tensor, wrapper(*meta.wrapping[:WITHOUT_BITS]))
+        _set_bits(made, False, False)
+        _set_data(tensor, made)
         _set_bits(tensor, meta.is_conj, meta.is_neg)
     else:
-        _set_data(tensor, other)
+        _set_data(tensor, made)
     tensor.tensor_meta = meta
-    tensor.allocation = other.allocation
+    tensor.allocation = allocation
 
 
 def _set_bits(tensor: TorchAny, is_conj: bool, is_neg: bool) -> None:

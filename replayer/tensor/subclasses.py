@@ -71,7 +71,7 @@ def _on_plain(tensor_class: TorchAny) -> TorchAny:
         result = tensor_class.__torch_dispatch__(func, (tensor_class,), plain_args, plain_kwargs)
         for value, twin in given:
             if twin.tensor_meta is not value.tensor_meta or twin.allocation is not value.allocation:
-                assign_data(value, twin)
+                assign_data(value, twin.tensor_meta, twin.allocation)
             if result is twin:
                 result = value
         return result

@@ -45,7 +45,16 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from replayer.errors import NotEmulated
 from replayer.state import STATE, gpu
-from replayer.tensor.allocation import Allocation, assign_data, attributes_of, make, make_as, make_view, set_attributes
+from replayer.tensor.allocation import (
+    Allocation,
+    assign_data,
+    attributes_of,
+    is_inference,
+    make,
+    make_as,
+    make_view,
+    set_attributes,
+)
 from replayer.tensor.device_args import backend_arguments, device_of_cuda
 from replayer.tensor.planning.cuda_dtypes import scalar_type
 from replayer.tensor.planning.mixed_dtypes import cpp_type
@@ -141,8 +150,8 @@ def _replace_attributes(tensor: VirtualTensor, given: Mapping[str, TorchAny]) ->
 
 
 def _set_data(tensor: VirtualTensor, other: torch.Tensor) -> None:
-    if isinstance(other, VirtualTensor):
-        assign_data(tensor, other)
+    if isinstance(other, VirtualTensor) and is_inference(other) is is_inference(tensor):
+        assign_data(tensor, other.tensor_meta, other.allocation)
     elif isinstance(other, torch.Tensor):
         move_to(tensor, other)
     else:
@@ -296,7 +305,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         steps = table.contiguous(shape, meta.dtype, meta.index).stride if stride is None else tuple(stride)
         there = table.of(shape, steps, storage_offset, meta.dtype, source.device.index, meta.is_conj, meta.is_neg)
         with torch.no_grad():
-            assign_data(self, make(there, source.allocation))
+            assign_data(self, there, source.allocation)
         return self
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:

@@ -32,7 +32,6 @@ LACKS_KERNEL = re.compile(
 _CPU_TYPE = re.compile(r"\btorch\.([A-Z]\w+Tensor)\b")
 _DEVICE_NAME = re.compile(rf"\b{BACKEND}(?=:\d| DeviceType|\.\w+Tensor|'| and | but |, |!|$)")
 _MOST_BYTES = (1 << 63) - 1
-WITHOUT_BITS = 8  # number of constructor arguments for a tensor that is not conjugated or negated
 LIMIT = 200_000  # a table with this number of entries is cleared
 
 

@@ -172,7 +172,7 @@ def _flatten(weights: list[TorchAny], *_rnn: TorchAny) -> TorchAny:
     for weight, view in zip(weights, _views(buffer, weights), strict=True):
         shape, name = view.tensor_meta.shape, view.tensor_meta.dtype_name
         gpu().launches.launch(OpSignature("aten::copy_", (shape, shape), (name, name)), view.tensor_meta.index)
-        assign_data(weight, view)
+        assign_data(weight, view.tensor_meta, view.allocation)
     return buffer
 
 

@@ -22,7 +22,6 @@ from contextlib import suppress
 from functools import partial
 
 import torch
-from torch.autograd.graph import increment_version
 from torch.utils._pytree import tree_leaves
 
 from replayer.errors import NotEmulated
@@ -35,14 +34,14 @@ from replayer.ops.host_call import HostCall
 from replayer.ops.host_reads import HostReads, equal_without_kernel, is_recorded, reads_an_argument, wait_for_device
 from replayer.ops.known_contents import indices_on_device
 from replayer.state import gpu
-from replayer.tensor.allocation import allocate, assign_data, make, make_view
+from replayer.tensor.allocation import allocate, assign_data, make_view
 from replayer.tensor.device_args import report_failed_assert
 from replayer.tensor.generators import BaseGenerator, PhiloxState, host_numbers, is_random, numbers_drawn, philox_of
 from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.cuda_dtypes import refusal_like
 from replayer.tensor.planning.deterministic import without_alerts
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.tensor.planning.results import counts_changes
+from replayer.tensor.planning.results import count_changes, counts_changes
 from replayer.tensor.planning.shape_inference import launches, on_device, writes_of
 from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, is_mask, is_virtual, lazy_conjugation, on_one_device
 from replayer.tensor.values.kernel_asserts import can_fail, failed_assert, harmless
@@ -202,7 +201,7 @@ class CpuCompute:
         if func is aten.equal.default and (answer := equal_without_kernel(*args)) is not None:
             return answer
         if counts_changes(func):
-            increment_version(args[0])
+            count_changes(args[0])
         does_something = bool(call.outputs or writes_of(func, args, kwargs))
         outputs, layout = tuple(call.outputs), memory_layout(call.placed)
         signature = self._plans.signature_of(
@@ -282,7 +281,7 @@ class _PayloadCall(HostCall):
                 allocation.exchange(allocate(gpu(), meta.index, storage.nbytes()))
                 allocation.known = bytes_of(storage)
             if now is not meta or allocation is not tensor.allocation:
-                assign_data(tensor, make(now, allocation))
+                assign_data(tensor, now, allocation)
 
     def results_in(self, made: TorchAny) -> list[torch.Tensor | None]:
         given = [tensor.allocation for tensor, _ in self.given]

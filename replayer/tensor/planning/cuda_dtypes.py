@@ -29,15 +29,15 @@ HALVES = (torch.float16, torch.bfloat16)
 def require_kernel(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> None:
     name = _key(func, args, kwargs)
     missing = _kernels().get(name) or _of_tensors(name)
-    # a gradient scaler's scale is always float32
-    tensors = tensors_of(args[:1] if name.startswith("_amp") else args) if missing else []
+    tensors = tensors_of(args) if missing else []
     if not missing or not tensors or any(tensor.layout is not torch.strided for tensor in tensors):
         return
     if _has_empty(tensors) and name not in _table()["refused_if_empty"]:
         return
     dtype = tensors[0].dtype
     pointwise = torch.Tag.pointwise in func.tags
-    if any(tensor.dtype not in (dtype, *((torch.bool,) if pointwise else _INDICES)) for tensor in tensors):
+    others = [tensor for tensor in tensors[1:] if pointwise or tensor.dim()]  # other ops accept scalars of any dtype
+    if any(tensor.dtype not in (dtype, *((torch.bool,) if pointwise else _INDICES)) for tensor in others):
         return
     if dtype is torch.bool and _has_scalar(func, args):
         return

@@ -17,10 +17,10 @@ from replayer.gpu.shared_results import SharedResults
 from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.op_signature import OpSignature
 from replayer.state import computing
-from replayer.tensor.plan import Constant, Plan, packed, unpacked
+from replayer.tensor.plan import Constant, Plan, argument_at, packed, unpacked
 from replayer.tensor.planning import mixed_devices, mixed_dtypes, plan_keys
-from replayer.tensor.planning.results import plan_results
-from replayer.tensor.planning.shape_inference import OtherLayout, infer
+from replayer.tensor.planning.results import plan_results, require_writable
+from replayer.tensor.planning.shape_inference import OtherLayout, infer, writes_of
 from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
 from replayer.torch_types import Args, Kwargs, Op, TorchAny, TorchFunction
 
@@ -44,6 +44,11 @@ def _key_of_script(func: Op) -> TorchAny:
     has_shape_rule = has_meta_kernel if defined is None else defined._abstract_fn is not None
     may_infer = func.namespace != "aten" and not computing()
     return None if has_shape_rule and may_infer else getattr(torch._C.DispatchKey, kernels[0])
+
+
+def _of_simpler_ops(func: Op, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    require_writable([argument_at((at, -1), args, kwargs) for at, listed in writes_of(func, args, kwargs) if not listed])
+    return func._op_dk(_COMPOSITE, *args, **kwargs)
 
 
 class Route:
@@ -97,7 +102,7 @@ class PlanCache:
         made = self.composites.get(func)
         has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
         if made is None and "sparse" not in func._name and has_kernel(str(func._name), "CompositeImplicitAutograd"):
-            made = partial(func._op_dk, _COMPOSITE)
+            made = partial(_of_simpler_ops, func) if func._schema.is_mutable else partial(func._op_dk, _COMPOSITE)
         key = None if made is not None else _key_of_script(func)
         return made if key is None else partial(func._op_dk, key)
 

@@ -21,6 +21,7 @@ from sys import getrefcount
 import torch
 from torch.autograd.graph import increment_version
 
+from replayer.errors import require
 from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.memory.scratch_memory import ScratchScope, use_scratch
 from replayer.state import STATE
@@ -29,6 +30,7 @@ from replayer.tensor.allocation import (
     allocate,
     allocation_of,
     assign_data,
+    is_inference,
     make,
     make_view,
     new_tensor,
@@ -75,7 +77,7 @@ def plan_results(
     before: list[Results] = [_advance_philox(plan.device, func)] if is_random(func) else []
     before += [_check_asserts(plan, func)] if can_fail(func) else []
     before += [lambda _gpu, _caller, args, kwargs: require_apart(overlaps, args, kwargs)] if overlaps else []
-    before += [lambda _gpu, _caller, args, _kwargs: increment_version(args[0])] if counts_changes(func) else []
+    before += [lambda _gpu, _caller, args, _kwargs: count_changes(args[0])] if counts_changes(func) else []
     before += [lambda gpu, caller, *_: gpu.blas.use(gpu.devices[plan.device].allocator, caller.stream)] if calls_product else []
     for prepare in before:  # the last function of this list runs first
         plan.make_by(_after(prepare, plan.results or _general(plan, workspaces)))
@@ -108,6 +110,21 @@ def counts_changes(func: Op) -> bool:
     """Return True if the in-place foreach op increments the tensors' version counters."""
     name, uncounted = func._schema.name, ("aten::_foreach_lerp_", "aten::_foreach_zero_")
     return name.startswith("aten::_foreach_") and name.endswith("_") and name not in uncounted
+
+
+def count_changes(tensors: list[torch.Tensor]) -> None:
+    require_writable(tensors)
+    increment_version(tensors)
+
+
+def require_writable(tensors: list[torch.Tensor]) -> None:
+    """Raise PyTorch's error for an inference tensor outside inference mode (`VersionCounter::bump` in c10)."""
+    if STATE.inference_mode_used and not torch.is_inference_mode_enabled():
+        require(
+            not any(map(is_inference, tensors)),
+            "Inplace update to inference tensor outside InferenceMode is not allowed.You can make a clone to get a normal"
+            " tensor before doing inplace update.See https://github.com/pytorch/rfcs/pull/17 for more details.",
+        )
 
 
 def _after(prepare: Results, make_results: Results) -> Results:
@@ -275,4 +292,4 @@ def _reshape(gpu: VirtualGpu, change: Reshaped, args: TorchAny, kwargs: TorchAny
         allocation = allocate(gpu, change.tensor_meta.index, change.size_bytes)
     else:
         allocation = tensor.allocation
-    assign_data(tensor, make(change.tensor_meta, allocation))
+    assign_data(tensor, change.tensor_meta, allocation)

@@ -200,6 +200,50 @@ def test_rarely_used_features_of_autograd_work() -> None:
     assert jacobian.shape == x.shape
 
 
+_CHANGES: dict[str, Callable[[torch.Tensor], object]] = {
+    "item": lambda x: x.__setitem__(0, 1),
+    "view": lambda x: x.view(4).add_(1),
+    "part": lambda x: x.chunk(2)[0].zero_(),
+    "transpose": lambda x: x.t_(),
+    "size": lambda x: x.resize_(1),
+    "list": lambda x: torch._foreach_add_([x], 1),
+    "diagonal": lambda x: x.fill_diagonal_(1),
+    "dropout": lambda x: F.dropout(x, inplace=True),
+    "output": lambda x: torch.cat([torch.ones(2, 2, device="cuda")], out=x),
+}
+
+
+@pytest.mark.parametrize("name", _CHANGES)
+def test_outside_inference_mode_inference_tensors_cannot_be_changed(name: str) -> None:
+    use()
+    with torch.inference_mode():
+        x = torch.ones(2, 2, device="cuda")
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside InferenceMode"):
+        _CHANGES[name](x)
+    with torch.inference_mode():
+        _CHANGES[name](x)
+
+
+def test_outside_inference_mode_views_of_inference_tensors_cannot_be_saved_for_backward() -> None:
+    use()
+    weight = torch.ones(2, device="cuda", requires_grad=True)
+    with torch.inference_mode():
+        x = torch.ones(2, 2, device="cuda")
+    for view in (x[0], x.t()[0], x.diagonal(), x.unbind()[1], x.detach()[0]):
+        with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+            view * weight
+    assert not (x[0] + weight).is_inference()  # addition saves no tensors
+
+
+def test_data_of_an_inference_tensor_can_be_assigned() -> None:
+    use()
+    with torch.inference_mode():
+        x = torch.ones(2, 2, device="cuda")
+    y = torch.zeros(3, device="cuda")
+    y.data = x
+    assert y.is_inference() and y.shape == (2, 2) and y.data_ptr() == x.data_ptr()
+
+
 def test_the_memory_peak_of_an_mlp_is_exact() -> None:
     """After each pass, exactly the tensors are allocated that autograd or the script still needs."""
     gpu = use()
