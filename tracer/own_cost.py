@@ -32,7 +32,7 @@ from typing import Any, Protocol, TypeVar
 
 from tracer.device.clock import EpochClock
 from traces.script.patching import PhaseScope
-from traces.script.script_hooks import ModuleCalls
+from traces.script.script_hooks import ScriptCalls
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -67,7 +67,7 @@ class OwnCost:
         steps = number - self._steps
         if steps <= 0:
             return
-        spent, calls, modules = now = self.spent_ns, self.calls, ModuleCalls.within[0]
+        spent, calls, modules = now = self.spent_ns, self.calls, ScriptCalls.within[0]
         before = self._last
         self._last = now
         self._steps = number
@@ -115,11 +115,11 @@ class OwnCost:
         probe = _Probe(self)
         in_scope = PhaseScope("other", lambda: probe).wrap(_nothing)
         nested = as_nested_module(_nothing)
-        counted, modules = (self.spent_ns, self.calls), ModuleCalls.within[0]
+        counted, modules = (self.spent_ns, self.calls), ScriptCalls.within[0]
         cold_ns = self._cold_ns(in_scope) - self._cold_ns(_nothing)
         self._outside_ns = max(cold_ns / 2, 0.0)  # a scope makes two reports
         self._module_ns = max(self._fastest_ns(nested) - self._fastest_ns(_nothing), 0.0)
-        (self.spent_ns, self.calls), ModuleCalls.within[0] = counted, modules
+        (self.spent_ns, self.calls), ScriptCalls.within[0] = counted, modules
 
     def _fastest_ns(self, call: Callable[..., None]) -> float:
         times = []

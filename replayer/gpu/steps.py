@@ -31,7 +31,7 @@ from replayer.timing.timeline.host_ranges import NAMED
 from traces.analyses.modules import ModuleNames
 from traces.model.layouts import Shape
 from traces.script.phase_rule import PLAIN
-from traces.script.script_hooks import SINCE_BACKWARD, ModuleMarks
+from traces.script.script_hooks import SCRIPT_CALLS, ModuleMarks
 from traces.script.workload_observer import WorkloadObserver
 
 _OF_LIBRARY = frozenset({"zero_grad", "backward", "optimizer"})
@@ -86,7 +86,7 @@ class ScriptSteps:
             if name in self._of_library:
                 self._clock.resume()
             self._moves_on(thread, self._tracker.leave, name, error is not None)
-            if name == "backward" and SINCE_BACKWARD.built_graph:
+            if name == "backward" and SCRIPT_CALLS.now.built_graph:
                 self._launches.watch_nodes(torch._C._autograd._get_sequence_nr, self._forward_begins)
 
     def _forward_begins(self) -> None:

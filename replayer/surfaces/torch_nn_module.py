@@ -13,11 +13,11 @@ from types import ModuleType
 from replayer.state import STATE, script_steps, started
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import PhaseScope, patch_around
-from traces.script.script_hooks import ModuleCalls, ScriptHooks
+from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
-    ScriptHooks(torch, script_steps, STATE.optimizers).module_calls(ModuleCalls())
+    ScriptHooks(torch, script_steps, STATE.optimizers).module_calls()
     set_up = PhaseScope("other", script_steps)
     future = torch.__future__
 

@@ -11,7 +11,7 @@ import pytest
 from tests.tracer.fakes import FakeClock
 from tracer.device.clock import EpochClock
 from tracer.own_cost import OwnCost, counted_as_cost
-from traces.script.script_hooks import ModuleCalls
+from traces.script.script_hooks import ScriptCalls
 
 
 class Costly:
@@ -122,15 +122,15 @@ def test_the_recorder_overhead_includes_the_measured_cost_of_wrappers(monkeypatc
         return called
 
     monkeypatch.setattr(clock, "perf_ns", lambda: next(ticks) + skipped[0])
-    monkeypatch.setattr(ModuleCalls, "within", [0])  # earlier tests may have called modules
+    monkeypatch.setattr(ScriptCalls, "within", [0])  # earlier tests may have called modules
     costly = Costly(clock)
     costly.cost.measure_wrappers(slow)
-    assert (costly.cost.spent_ns, costly.cost.calls, ModuleCalls.within[0]) == (0, 0, 0)
+    assert (costly.cost.spent_ns, costly.cost.calls, ScriptCalls.within[0]) == (0, 0, 0)
 
     costly.cost.steps_ended(1)
     for _ in range(4):
         costly.work(0)  # this call takes 1 ns on the clock
-    ModuleCalls.within[0] += 5
+    ScriptCalls.within[0] += 5
     costly.cost.steps_ended(3)
     assert costly.cost.per_step_ns == round((4 + 4 * 1 + 5 * 3) / 2)
     costly.cost.steps_ended(5)  # the recorder was not called in these two steps

@@ -47,7 +47,7 @@ def test_a_pickled_wrapper_finds_no_recorder() -> None:
     optimizer = threading.Event()  # any object that allows weak references
     state.OPTIMIZERS.add(optimizer)
     assert state.OPTIMIZERS and not pickle.loads(pickle.dumps(state.OPTIMIZERS))
-    assert pickle.loads(pickle.dumps(script_hooks._REPORTS)).count == 0
+    assert pickle.loads(pickle.dumps(script_hooks.SCRIPT_CALLS)).now.count == 0
 
 
 def test_each_call_looks_for_the_recorder_until_one_exists() -> None:

@@ -16,17 +16,15 @@ from weakref import WeakKeyDictionary
 from tracer.state import OPTIMIZERS, recorder
 from traces.analyses.modules import ModuleNames
 from traces.script.patching import PhaseScope, patch
-from traces.script.script_hooks import ModuleCalls, ScriptHooks
-
-_CALLS = ModuleCalls()  # this object is global, because torch's modules are global
+from traces.script.script_hooks import SCRIPT_CALLS, ScriptCalls, ScriptHooks
 
 
 def in_module() -> bool:
-    return bool(_CALLS.inside)
+    return bool(SCRIPT_CALLS.now.inside)
 
 
 def install(torch: ModuleType) -> None:
-    ScriptHooks(torch, recorder, OPTIMIZERS).module_calls(_CALLS)
+    ScriptHooks(torch, recorder, OPTIMIZERS).module_calls()
     cls: Any = torch.nn.Module
     patch(cls, _apply=PhaseScope("other", recorder).wrap(cls._apply))
     # for uninitialized parameters, PyTorch allows only listed methods, so add the wrapped methods to the list
@@ -36,8 +34,8 @@ def install(torch: ModuleType) -> None:
 
 
 def as_nested_module(torch: ModuleType, call: Any) -> Any:
-    calls = ModuleCalls()
-    calls.inside = True
+    calls = ScriptCalls()
+    calls.now.inside = True
     return ScriptHooks(torch, recorder, OPTIMIZERS).module_call(call, calls)
 
 

@@ -18,7 +18,7 @@ from tracer.recorder import Recorder
 from tracer.state import OPTIMIZERS, recorder
 from tracer.surfaces.torch_tensor import overridable
 from traces.script.patching import patch, patch_everywhere, stands_for
-from traces.script.script_hooks import SINCE_BACKWARD, ScriptHooks
+from traces.script.script_hooks import SCRIPT_CALLS, ScriptHooks
 
 _LOSSES = (
     "cross_entropy nll_loss log_softmax mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy"
@@ -33,7 +33,7 @@ def install(torch: ModuleType) -> None:
     hooks.backward()
 
     def loss_called(to: Recorder) -> None:
-        if SINCE_BACKWARD.nodes is not None:
+        if SCRIPT_CALLS.now.nodes is not None:
             hooks.report_forward_pass(to)
         to.loss_called()
 

@@ -10,7 +10,6 @@ Note [Attributes of tensors]
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType, TracebackType
@@ -25,17 +24,10 @@ from torch.utils._pytree import tree_leaves
 from tracer.state import recorder, started
 from traces.model.trace import READ_LIMIT
 from traces.script.patching import Keywords, PhaseScope, Positional, around, patch, stands_for
-from traces.script.script_hooks import SCALAR_READS, compiling
+from traces.script.script_hooks import SCALAR_READS, SCRIPT_CALLS, compiling
 
 Call = Callable[..., Any]
 _NUMBERS = (int, float)
-
-
-class _Depth(threading.local):
-    quiet = 0
-
-
-DEPTH = _Depth()  # each thread has a separate value
 
 
 def attribute(tensor: Any, name: str) -> Any:
@@ -65,11 +57,11 @@ class WithoutReads:
     """Pauses the recording of values that the current thread reads from tensors."""
 
     def __enter__(self) -> Self:
-        DEPTH.quiet += 1
+        SCRIPT_CALLS.now.quiet += 1
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        DEPTH.quiet -= 1
+        SCRIPT_CALLS.now.quiet -= 1
 
 
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
@@ -78,16 +70,15 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
         """Forked processes may call `torch.cuda.device_count`, because the call does not initialize CUDA."""
         return bool(torch.cuda.device_count() == 0)
 
-    is_compiling = compiling(torch)  # not a read by the script: a compiler reads constants of its graph
+    calls, is_compiling = SCRIPT_CALLS, compiling(torch)  # not a read by the script: a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
         is_on_gpu = attribute(tensor, "is_cuda") if has_torch_function_unary(tensor) else getattr(tensor, "is_cuda", None)
-        if not (is_on_gpu or without_gpu()) or DEPTH.quiet or is_compiling():
+        of_thread = calls.now
+        if not (is_on_gpu or without_gpu()) or of_thread.quiet or of_thread.is_loading or is_compiling():
             return False
         to = started()
-        if to is None or threading.get_ident() in to.workload.loading:  # a data set reads a tensor
-            return False
-        return is_on_gpu or to.phase != "optimizer"
+        return to is not None and (is_on_gpu or to.phase != "optimizer")
 
     return counts
 
@@ -116,7 +107,7 @@ class _ReadsAndMoves:
         self._scope = PhaseScope("h2d", recorder)
 
     def scalar_read(self, call: Call) -> Call:
-        reads, depth = self._reads, DEPTH
+        reads, calls = self._reads, SCRIPT_CALLS
 
         @stands_for(call)
         def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -124,11 +115,12 @@ class _ReadsAndMoves:
             if to is None:
                 return call(tensor, *args, **kwargs)
             to.read_called()
-            depth.quiet += 1
+            of_thread = calls.now
+            of_thread.quiet += 1
             try:
                 value = call(tensor, *args, **kwargs)
             finally:
-                depth.quiet -= 1
+                of_thread.quiet -= 1
             if isinstance(value, _NUMBERS):  # a complex number, or what the script's tensor class returns, is not recorded
                 dtype = attribute(tensor, "dtype") if has_torch_function_unary(tensor) else tensor.dtype
                 to.read("aten::_local_scalar_dense", _name_of(dtype), [float(value)])

@@ -3,7 +3,7 @@
     hooks = ScriptHooks(torch, recorder, optimizers)    # `recorder()` returns the listener of this process, or None
     hooks.backward()            # phase "backward"
     hooks.optimizers()          # phases "optimizer" and "zero_grad", and which optimizer has stepped
-    hooks.module_calls(ModuleCalls())   # outermost calls of modules
+    hooks.module_calls()        # outermost calls of modules
     iterator.__next__ = hooks.loading(iterator.__next__)    # phase "loader"
 
 Note [Wrapping an optimizer's step]
@@ -54,14 +54,7 @@ Wrapper = Callable[[Call], Call]
 SCALAR_READS = ("item", "__bool__", "__float__", "__int__", "__index__", "__complex__", "is_nonzero")
 
 
-class _SinceBackward(threading.local):
-    # number of the thread's autograd nodes after its latest backward pass; None if the thread has called a module since then
-    nodes: int | None = None
-    built_graph = False  # True if the latest backward pass built a graph
-
-
 _EMPTY = CellType()  # a closure variable without a value
-SINCE_BACKWARD = _SinceBackward()  # global, because torch's functions are global
 
 
 class CallListener(patching.PhaseListener, Protocol):
@@ -87,16 +80,6 @@ class CallListener(patching.PhaseListener, Protocol):
     def workload(self) -> WorkloadObserver: ...
 
 
-class _Reports(threading.local):
-    count = 0  # number of this thread's module calls, backward passes and optimizer steps
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:  # wrappers can be pickled, see tracer/state.py
-        return _Reports, ()
-
-
-_REPORTS = _Reports()
-
-
 @dataclass
 class _CompiledFunction:
     number: int
@@ -104,9 +87,33 @@ class _CompiledFunction:
     records: bool = False  # True if autograd recorded the last call of the function
 
 
-class ModuleCalls(threading.local):
-    inside: ModuleMarks | Literal[True] | None = None
-    within: ClassVar[list[int]] = [0]
+class ThreadCalls:
+    """Stores which functions of PyTorch a thread of the script is calling, and has called."""
+
+    __slots__ = ("built_graph", "count", "inside", "is_loading", "nodes", "quiet")
+
+    def __init__(self) -> None:
+        self.inside: ModuleMarks | Literal[True] | None = None  # None if the thread is not inside the call of a module
+        self.is_loading = False  # True while the thread loads a batch; transforms of a data set may be modules
+        self.quiet = 0  # number of active calls whose reads are not recorded
+        # number of autograd nodes after the latest backward pass; None if the thread has called a module since then
+        self.nodes: int | None = None
+        self.built_graph = False  # True if the latest backward pass built a graph
+        self.count = 0  # number of module calls, backward passes and optimizer steps
+
+
+class ScriptCalls(threading.local):
+    # reading an attribute of a thread-local object is slow, so each wrapper reads only `now`
+    within: ClassVar[list[int]] = [0]  # number of calls of nested modules, in all threads
+
+    def __init__(self) -> None:
+        self.now = ThreadCalls()
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:  # wrappers can be pickled, see tracer/state.py
+        return ScriptCalls, ()
+
+
+SCRIPT_CALLS = ScriptCalls()  # global, because torch's functions are global
 
 
 class ScriptHooks:
@@ -120,21 +127,22 @@ class ScriptHooks:
     def backward(self) -> None:
         autograd = self._torch.autograd
         scope = patching.PhaseScope("backward", self._listener)
-        nodes, since = autograd._get_sequence_nr, SINCE_BACKWARD
+        nodes, calls = autograd._get_sequence_nr, SCRIPT_CALLS
         is_compiling = compiling(self._torch)
 
         def begins(position: int) -> Callable[..., None]:  # `position` of the argument `create_graph`
             def begin(listener: CallListener, args: patching.Positional, kwargs: patching.Keywords) -> None:
-                if since.nodes is not None:
+                if (of_thread := calls.now).nodes is not None:
                     self.report_forward_pass(listener)
-                since.built_graph = bool(args[position] if position < len(args) else kwargs.get("create_graph"))
+                of_thread.built_graph = bool(args[position] if position < len(args) else kwargs.get("create_graph"))
 
             return begin
 
         def passed(listener: CallListener, args: tuple[Any, ...]) -> None:
             if not is_compiling():  # torch.compile also runs backward passes, to trace them
-                since.nodes = nodes()
-                _REPORTS.count += 1
+                of_thread = calls.now
+                of_thread.nodes = nodes()
+                of_thread.count += 1
             if listener.workload.is_open:
                 listener.workload.backward_passed()
 
@@ -149,19 +157,20 @@ class ScriptHooks:
 
     def report_forward_pass(self, listener: CallListener) -> None:
         # see Note [After a backward pass] in phase_rule.py
-        if (before := SINCE_BACKWARD.nodes) is not None and self._torch.autograd._get_sequence_nr() != before:
-            listener.autograd_recorded(SINCE_BACKWARD.built_graph)
+        of_thread = SCRIPT_CALLS.now
+        if of_thread.nodes is not None and self._torch.autograd._get_sequence_nr() != of_thread.nodes:
+            listener.autograd_recorded(of_thread.built_graph)
 
     def loading(self, fetch: Call) -> Call:
         """Wrap the `__next__` of a DataLoader's iterator. Each call becomes a phase "loader"."""
-        hearing = self._listener
+        hearing, calls = self._listener, SCRIPT_CALLS
 
         @wraps(fetch)
         def next_batch(iterator: Any) -> Any:
-            thread = threading.get_ident()
-            if (listener := hearing()) is None or thread in (loading := listener.workload.loading):
+            of_thread = calls.now
+            if of_thread.is_loading or (listener := hearing()) is None:
                 return fetch(iterator)  # batches of a DataLoader inside a data set are not batches of the script
-            loading.add(thread)
+            of_thread.is_loading = True
             listener.enter_phase("loader")
             try:
                 batch = fetch(iterator)
@@ -171,7 +180,7 @@ class ScriptHooks:
                     listener.loader_exhausted()
                 raise
             finally:
-                loading.discard(thread)
+                of_thread.is_loading = False
             listener.leave_phase("loader")
             if listener.workload.is_open:
                 listener.workload.batch_loaded(bytes_in(self._torch, batch))
@@ -193,11 +202,11 @@ class ScriptHooks:
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
         stepping, zeroing = patching.PhaseScope("optimizer", self._listener), patching.PhaseScope("zero_grad", self._listener)
-        known, seen = self._optimizers, WeakSet[type]()
+        known, seen, calls = self._optimizers, WeakSet[type](), SCRIPT_CALLS
         running_backward = self._torch._C._current_graph_task_id  # -1 outside backward passes; hooks of parameters run inside
 
         def stepped(listener: CallListener, args: tuple[Any, ...]) -> None:
-            _REPORTS.count += 1
+            calls.now.count += 1
             is_first = running_backward() == -1 and known.is_first(args[0])
             if is_first and listener.workload.is_open:
                 listener.workload.optimizer_stepped(type(args[0]).__name__)
@@ -248,61 +257,62 @@ class ScriptHooks:
             if getattr(vars(earlier).get("step"), "hooked", False):
                 patching.patch(earlier, step=hooked(wrap_step_with_phase, vars(earlier)["step"].__wrapped__))
 
-    def module_calls(self, calls: ModuleCalls) -> None:
+    def module_calls(self) -> None:
         # see Note [Outermost calls]
         cls = self._torch.nn.Module
-        patching.patch(cls, __call__=self.module_call(cls.__call__, calls))
+        patching.patch(cls, __call__=self.module_call(cls.__call__, SCRIPT_CALLS))
 
         def compiled(compiles: Call, context: Any, function: Any) -> Any:
             if not context.export:
                 functions = _CompiledFunction(-id(function)), _CompiledFunction(-id(function))  # without and with gradients
-                context.enter_exit_hooks.append(partial(self._compiled_call, functions, calls))
+                context.enter_exit_hooks.append(partial(self._compiled_call, functions))
             return compiles(context, function)
 
         frame = "torch._dynamo.eval_frame"
         patching.when_imported(frame, lambda module: patching.patch_around(module.OptimizeContext, __call__=compiled))
 
-    def _compiled_call(self, functions: Sequence[_CompiledFunction], calls: ModuleCalls) -> Callable[[], None]:
+    def _compiled_call(self, functions: Sequence[_CompiledFunction]) -> Callable[[], None]:
         # see Note [Calls of compiled functions]
         grad_enabled, nodes = self._torch.is_grad_enabled(), self._torch.autograd._get_sequence_nr
-        function = functions[grad_enabled]
-        if calls.inside or (function.is_seen and self._optimizers) or (listener := self._listener()) is None:
+        function, of_thread = functions[grad_enabled], SCRIPT_CALLS.now
+        if of_thread.inside or (function.is_seen and self._optimizers) or (listener := self._listener()) is None:
             return lambda: None
 
         def report() -> None:
-            _REPORTS.count += 1
+            of_thread.count += 1
             listener.module_called(function.number, grad_enabled)
 
         is_reported = function.is_seen is False or not self._optimizers
         if is_reported:
-            calls.inside = True
+            of_thread.inside = True
             if function.records:
                 listener.autograd_recorded(True)
             report()
-        nodes_before, reports_before = nodes(), _REPORTS.count
+        nodes_before, count_before = nodes(), of_thread.count
 
         def left() -> None:
-            function.records, function.is_seen = nodes() != nodes_before, _REPORTS.count != reports_before
+            function.records, function.is_seen = nodes() != nodes_before, of_thread.count != count_before
             if is_reported:
-                calls.inside = None
+                of_thread.inside = None
             elif not function.is_seen:
                 report()
             listener.module_returned()
 
         return left
 
-    def module_call(self, call: Call, calls: ModuleCalls) -> Call:
+    def module_call(self, call: Call, calls: ScriptCalls) -> Call:
         listening, grad_enabled = self._listener, self._torch.is_grad_enabled
         described, autocast = self._described, self._autocast
         running_backward = self._torch._C._current_graph_task_id  # -1 outside backward passes
-        within, since_backward = calls.within, SINCE_BACKWARD
+        within = calls.within
         tracing, set_tracing = self._torch._C._get_tracing_state, self._torch._C._set_tracing_state
         is_compiling = compiling(self._torch)
 
         # The argument must be called `self`, because torch.profiler looks for a local variable with this name.
         @patching.stands_for(call)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if inside := calls.inside:
+            of_thread = calls.now
+            if inside := of_thread.inside:
                 if inside is not True:
                     note, place, number, new = inside
                     note((number(id(self)) or new(self)) + len(place))
@@ -315,9 +325,9 @@ class ScriptHooks:
             if (listener := listening()) is None or is_compiling():
                 return call(self, *args, **kwargs)
             marks = None if (marks_of := listener.module_marks) is None else marks_of(self)
-            calls.inside = True if marks is None else marks
-            since_backward.nodes = None
-            _REPORTS.count += 1
+            of_thread.inside = True if marks is None else marks
+            of_thread.nodes = None
+            of_thread.count += 1
             returned: Callable[[], None] | None = None
             workload = listener.workload
             # torch.jit.trace would add the sizes that are read here to the graph
@@ -329,7 +339,7 @@ class ScriptHooks:
                     returned = tell(self, described([args, kwargs]), autocast(self), grad_enabled())
                 listener.module_called(id(self), grad_enabled())
                 # Activation checkpointing calls modules again during the backward pass, and these calls do not count.
-                if workload.is_open and running_backward() == -1:
+                if workload.is_open and not of_thread.is_loading and running_backward() == -1:
                     workload.module_called(self, described([args, kwargs]), autocast(self))
                 if traced is not None:
                     set_tracing(traced)
@@ -337,7 +347,7 @@ class ScriptHooks:
                     marks[0]((marks[2](id(self)) or marks[3](self)) + len(marks[1]))
                 return call(self, *args, **kwargs)
             finally:
-                calls.inside = None
+                of_thread.inside = None
                 if marks is not None:
                     marks[0](~len(marks[1]))
                     listener.modules_left()

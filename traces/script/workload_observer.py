@@ -41,7 +41,6 @@ class WorkloadObserver:
         self.is_provisional = True  # False after the first training step
         self._later_steps = 0  # number of steps that will still show which sizes vary
         self._described = 0  # `id()` of the first module of the described step
-        self.loading = set[int]()  # threads that run a DataLoader, whose transforms may be modules
         self.on_every_call: OnCall | None = None
         self._thread = 0
         self.forget()
@@ -65,8 +64,7 @@ class WorkloadObserver:
             self._batch_bytes = size_bytes
 
     def module_called(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None = None) -> None:
-        if (thread := threading.get_ident()) in self.loading:
-            return
+        thread = threading.get_ident()
         self._thread = self._thread or thread
         if self._thread != thread:
             return

@@ -15,7 +15,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from traces.script.patching import PATCHES
-from traces.script.script_hooks import SINCE_BACKWARD, ModuleCalls, ScriptHooks, tensors_in
+from traces.script.script_hooks import SCRIPT_CALLS, ScriptCalls, ScriptHooks, tensors_in
 from traces.script.step_rule import Optimizers
 
 
@@ -61,7 +61,7 @@ class Listener:
 def undone() -> Iterator[None]:
     yield
     PATCHES.undo()
-    SINCE_BACKWARD.nodes = None
+    SCRIPT_CALLS.now.nodes = None
 
 
 def hooks(fake_torch: object, listener: object) -> ScriptHooks:
@@ -103,8 +103,8 @@ def test_ops_that_autograd_recorded_since_a_backward_pass_are_reported(
     nodes: int | None, now: int, seen: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener: Any = Listener()
-    monkeypatch.setattr(SINCE_BACKWARD, "nodes", nodes)
-    monkeypatch.setattr(SINCE_BACKWARD, "built_graph", True)
+    monkeypatch.setattr(SCRIPT_CALLS.now, "nodes", nodes)
+    monkeypatch.setattr(SCRIPT_CALLS.now, "built_graph", True)
     hooks(SimpleNamespace(autograd=SimpleNamespace(_get_sequence_nr=lambda: now)), listener).report_forward_pass(listener)
     assert listener.seen == seen
 
@@ -258,7 +258,7 @@ def test_each_module_call_is_reported_with_its_number_and_the_launch_count(is_op
             called(module.inner, x)
         return "result"
 
-    called = hooks(fake, listener).module_call(call, ModuleCalls())
+    called = hooks(fake, listener).module_call(call, ScriptCalls())
     assert called(outer, torch.ones(4, 2)) == "result"
     assert notes == [100 + 2, 200 + 3, ~4, ~4]
     # WHEN module 200 calls module 100 THEN both keep their numbers
@@ -291,7 +291,7 @@ def test_autocast_may_be_used_as_a_decorator_of_forward(
     decorated = torch.autocast(device, torch.float16, enabled=enabled)(model.forward)
     model.forward = functools.wraps(decorated)(lambda x: decorated(x).float())
     wrapper.module, wrapper.forward = model, lambda x: model(x)
-    hooks(torch, listener).module_calls(ModuleCalls())
+    hooks(torch, listener).module_calls()
     for called in (model, wrapper):
         with torch.autocast("cuda", torch.float16, enabled=around):
             called(torch.ones(1, 2))
@@ -301,7 +301,7 @@ def test_autocast_may_be_used_as_a_decorator_of_forward(
 def test_calling_a_compiled_function_is_reported_once_as_the_outermost_module_call() -> None:
     """GIVEN a compiled function that calls modules, in a script without an optimizer."""
     listener, layer = Listener(is_open=False), torch.nn.Linear(2, 2)
-    hooks(torch, listener).module_calls(ModuleCalls())
+    hooks(torch, listener).module_calls()
     function = torch.compile(lambda x: layer(layer(x)), backend="eager")
     with torch.no_grad():
         function(torch.ones(1, 2))
@@ -326,7 +326,7 @@ def test_a_compiled_function_call_is_reported_if_no_call_inside_it_is_reported()
     optimizers.add(optimizer)
     hooks.backward()
     hooks.optimizers()
-    hooks.module_calls(ModuleCalls())
+    hooks.module_calls()
 
     def loss_of(x: torch.Tensor) -> torch.Tensor:
         return (weight * x).sum()
@@ -368,7 +368,7 @@ def test_a_compiled_function_is_reported_although_its_compilation_calls_modules(
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], 0.1)
     listener, optimizers = Listener(is_open=False), Optimizers()
     optimizers.add(optimizer)
-    ScriptHooks(torch, lambda: listener, optimizers).module_calls(ModuleCalls())  # type: ignore[arg-type, return-value]
+    ScriptHooks(torch, lambda: listener, optimizers).module_calls()  # type: ignore[arg-type, return-value]
     compiler: Any = aot_autograd(fw_compiler=lambda _graph, _inputs: make_boxed_func(lambda x: (x,)))
     choose = torch.compile(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), backend=compiler)
     for _ in range(3):
@@ -382,7 +382,7 @@ def test_without_an_optimizer_each_call_of_a_compiled_function_is_reported() -> 
     weight, listener = torch.ones(2, requires_grad=True), Listener(is_open=False)
     made = hooks(torch, listener)
     made.backward()
-    made.module_calls(ModuleCalls())
+    made.module_calls()
     eagerly: Any = torch.compiler.disable(lambda: torch.autograd.backward((weight * 2).sum()))  # type: ignore[no-untyped-call]
     train = torch.compile(lambda: eagerly(), backend="eager")
     for _ in range(3):
@@ -394,7 +394,7 @@ def test_a_function_has_one_number_even_if_it_is_compiled_twice() -> None:
     numbers: list[int] = []
     listener: Any = Listener(is_open=False)
     listener.module_called = lambda number, grad_enabled: numbers.append(number)
-    hooks(torch, listener).module_calls(ModuleCalls())
+    hooks(torch, listener).module_calls()
 
     def double(x: torch.Tensor) -> torch.Tensor:
         return x + x

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from traces.model.workload import InputTensor, WorkloadSignature
-from traces.script.script_hooks import ScriptHooks
+from traces.script.script_hooks import SCRIPT_CALLS, ScriptHooks
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver, initialized_parameters, parts_of, with_modules
 
@@ -99,19 +99,23 @@ def test_modules_that_the_data_loader_calls_are_not_part_of_the_workload(in_thre
     """GIVEN a DataLoader without worker processes whose transforms are modules WHEN the script calls its model THEN only the
     model counts. The model may be called after loading, or in another thread while a batch is loaded."""
     observer = WorkloadObserver()
-    listener: Any = SimpleNamespace(workload=observer, enter_phase=lambda name: None, leave_phase=lambda *ended: None)
+    listener: Any = SimpleNamespace(workload=observer, module_marks=None)
+    for name in ("enter_phase", "leave_phase", "module_called", "module_returned"):
+        setattr(listener, name, lambda *reported: None)
+    hooks = ScriptHooks(torch, lambda: listener, Optimizers())
+    call = hooks.module_call(lambda module, inputs: None, SCRIPT_CALLS)
 
     def fetch(iterator: Iterator[torch.Tensor]) -> torch.Tensor:
-        observer.module_called(OTHER, rows(4))
+        call(OTHER, torch.ones(4, 3))
         if in_thread:
-            thread = Thread(target=observer.module_called, args=(MODEL, rows(8)))
+            thread = Thread(target=call, args=(MODEL, torch.ones(8, 3)))
             thread.start()
             thread.join()
         return next(iterator)
 
-    ScriptHooks(torch, lambda: listener, Optimizers()).loading(fetch)(iter([torch.ones(8, 3)]))
+    hooks.loading(fetch)(iter([torch.ones(8, 3)]))
     if not in_thread:
-        observer.module_called(MODEL, rows(8))
+        call(MODEL, torch.ones(8, 3))
     assert inputs_of(observer) == (InputTensor((8, 3), "float32"),)
     assert observer.so_far is not None and observer.so_far.parameters == 3 * 4 + 4
 
