@@ -8,9 +8,14 @@ Note [Interrupted steps]
     Another program may interrupt the script in one of the few profiled steps. The time between two neighboring ops or launches
     is therefore replaced by its median over these steps. For example, the second gap between `aten::mm` and `aten::add` in the
     forward pass is compared with the second such gap in the forward passes of the other steps, which may call other ops, too.
-    All medians of the forward passes are then multiplied by one number, so that a typical forward pass keeps its length. If
-    several threads launch work at the same time, as with nn.DataParallel, the order of their events is random. The whole phase
-    is then compared as one gap.
+    All medians of the forward passes are then multiplied by one number, so that a typical forward pass keeps its length. Only
+    ops and launches of the thread with the most events count, because the order of events in several threads is random.
+
+Note [Stalls in some steps]
+    A script may also wait in some of its steps, for example in every fourth step. A profiled phase is far from typical if it is
+    at least `LONG_STEP` times as long or as short as the median phase of the same kind. Such a phase keeps its gaps if the
+    clean phase of the same rank is as far from the median clean phase, and a part of its gaps if this clean phase is less far.
+    For example, the longest of four profiled phases is compared with the 87.5th percentile of the clean phases.
 
 Note [Outliers in profiled steps]
     A profiled step may contain work that no other step contains, for example saving a checkpoint. A replay would then be too
@@ -32,7 +37,7 @@ import numpy as np
 
 from traces.combining.phase_labels import LOADER, LOADERS, PhaseLabels, counts_in
 from traces.combining.profiled_steps import HostEvents, ProfiledSteps, active_ns, median_or_zero
-from traces.comparison.thresholds import FEWEST_ALIKE, LEAST_GAP_NS, OUTLIER_TIMES
+from traces.comparison.thresholds import FEWEST_ALIKE, LEAST_GAP_NS, LONG_STEP, OUTLIER_TIMES
 from traces.figures.measure import compiles_in_evaluation
 from traces.model.intervals import Intervals
 from traces.model.row_order import differs, lists_by_key
@@ -95,8 +100,9 @@ class CleanPace:
 class WithoutCost:
     # see Note [The profiler's cost per event] in profiler_cost.py, and Note [Interrupted steps]
     def __init__(
-        self, events: HostEvents, cost_ns: Column, kinds: Column, steps: Column, start_ns: Column, end_ns: Column
-    ) -> None:
+        self, events: HostEvents, cost_ns: Column, kinds: Column, clean_ns: Sequence[Column], steps: Column, start_ns: Column,
+        end_ns: Column,
+    ) -> None:  # fmt: skip
         self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
         times = events.time_ns - self.zero_ns
         windows, gaps_ns, owed_ns, begun_by = [], [], [], []
@@ -105,9 +111,10 @@ class WithoutCost:
             windows.append(np.concatenate((window[:1], times[first:last], window[1:])))
             gaps_ns.append(np.diff(windows[-1]).astype(np.float64))
             owed_ns.append(np.append(cost_ns[first:last], 0.0))
-            names = NONE if _alternate(events.thread[first:last]) else events.name[first:last]
-            begun_by.append(np.append(_PHASE, np.broadcast_to(names, last - first)))
-        gaps_ns = _usual_gaps(gaps_ns, begun_by, kinds, steps) if gaps_ns else []
+            thread = events.thread[first:last]
+            busiest = np.bincount(thread, minlength=1).argmax()
+            begun_by.append(np.append(_PHASE, np.where(thread == busiest, events.name[first:last], NONE)))
+        gaps_ns = _usual_gaps(gaps_ns, begun_by, kinds, clean_ns, steps) if gaps_ns else []
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
         for at, recorded_ns, owed in zip(windows, gaps_ns, owed_ns, strict=True):
             # From the time between two CPU events, subtract the time that the profiler needs to record one event.
@@ -130,21 +137,22 @@ class WithoutCost:
         windows = active_ns(phases.start_ns, waits), active_ns(phases.end_ns, waits)
         waits_for_data = np.arange(len(phases)) * (phases.name == trace.strings.find(LOADER))
         columns = labels.of[steps.rows], trace.steps.kind[phases.step], waits_for_data
-        kinds = np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1)
+        (label, kind, _), kinds = np.unique(columns, axis=1, return_inverse=True)
+        is_usual = np.isin(trace.steps.kind, (StepKind.STEADY, StepKind.EVALUATION))[trace.phases.step]
+        is_clean = _without_profiler(trace, int(trace.steps.rank[phases.step[:1]].max(initial=0)), steps)
+        of_kind = [is_clean[int(of == StepKind.EVALUATION)] & is_usual for of in kind]
+        clean_ns = [trace.phases.duration_ns[rows & (labels.of == of)] for rows, of in zip(of_kind, label, strict=True)]
         active = events._replace(time_ns=active_ns(events.time_ns, waits))
-        return cls(active, per_kind[events.kind], kinds, phases.step, *windows)
+        return cls(active, per_kind[events.kind], kinds.reshape(-1), clean_ns, phases.step, *windows)
 
     def __call__(self, times_ns: Column) -> Column:
         moved = np.interp(np.asarray(times_ns) - self.zero_ns, self._before, self._after)
         return np.asarray(np.rint(moved).astype(np.int64) + self.zero_ns)
 
 
-def _alternate(threads: Column) -> bool:
-    # see Note [Interrupted steps]
-    return bool(np.count_nonzero(np.diff(threads)) > len(np.unique(threads)))
-
-
-def _usual_gaps(gaps_ns: Sequence[Column], begun_by: Sequence[Column], kinds: Column, steps: Column) -> list[Column]:
+def _usual_gaps(
+    gaps_ns: Sequence[Column], begun_by: Sequence[Column], kinds: Column, clean_ns: Sequence[Column], steps: Column
+) -> list[Column]:
     # see Note [Interrupted steps]
     all_ns, names = np.concatenate(gaps_ns), np.concatenate(begun_by)
     begins = np.flatnonzero(names != NONE)
@@ -159,11 +167,29 @@ def _usual_gaps(gaps_ns: Sequence[Column], begun_by: Sequence[Column], kinds: Co
     firsts = np.flatnonzero(differs(number[order], key[order]))
     counts = np.diff(firsts, append=len(order))
     usual_ns = np.empty_like(between_ns)
-    usual_ns[order] = np.repeat(between_ns[order[[firsts + (counts - 1) // 2, firsts + counts // 2]]].mean(axis=0), counts)
+    usual_ns[order] = np.repeat(between_ns[order[firsts + (counts - 1) // 2]], counts)
     ratio = np.divide(usual_ns, between_ns, out=np.ones_like(usual_ns), where=between_ns > 0)
     found = np.split(all_ns * np.repeat(ratio, np.diff(begins, append=len(names))), np.flatnonzero(np.diff(phase)) + 1)
-    longer = np.array([gaps.sum() / usual.sum() if usual.any() else 1.0 for gaps, usual in zip(gaps_ns, found, strict=True)])
-    return [usual * np.median(longer[kinds == kind]) for usual, kind in zip(found, kinds.tolist(), strict=True)]
+    recorded_ns, found_ns = (np.array([gaps.sum() for gaps in of]) for of in (gaps_ns, found))
+    longer = np.divide(recorded_ns, found_ns, out=np.ones_like(found_ns), where=found_ns > 0)
+    for kind, of_clean_ns in enumerate(clean_ns):
+        own = np.flatnonzero(kinds == kind)
+        factor = np.percentile(longer[own], 50, method="lower")
+        for row, share in zip(own.tolist(), _shares_kept(recorded_ns[own], of_clean_ns).tolist(), strict=True):
+            found[row] = share * gaps_ns[row] + (1 - share) * factor * found[row]
+    return found
+
+
+def _shares_kept(profiled_ns: Column, clean_ns: Column) -> Column:
+    # see Note [Stalls in some steps]
+    if len(clean_ns) < FEWEST_ALIKE:
+        return np.zeros(len(profiled_ns))
+    typical = np.argsort(profiled_ns, kind="stable")[(len(profiled_ns) - 1) // 2]
+    both_ns = np.stack((profiled_ns, _by_rank(profiled_ns, clean_ns)))
+    profiled, clean = relative = both_ns / np.maximum(both_ns[:, [typical]], 1)
+    are_far = (relative >= LONG_STEP).all(axis=0) | (LONG_STEP * relative <= 1).all(axis=0)
+    kept: Column = np.divide(clean - 1, profiled - 1, out=np.zeros_like(clean), where=are_far)
+    return np.asarray(np.minimum(kept, 1.0))
 
 
 class _StagePace:

@@ -94,9 +94,9 @@ LONGEST_PERIOD = 32  # steps
 SLOW_STEP = 10  # times the pace
 
 # `trace info` names steps of at least this length if they lengthen the mean step; a comparison uses means if the mean step of
-# one trace is at least this long
+# one trace is at least this long; a phase is not typical if it is this many times as long or as short as the median phase
 # chosen: rule of thumb
-LONG_STEP = 2  # times the pace
+LONG_STEP = 2  # times the pace, or times the median phase
 
 # the noise floor is computed only from at least this many steps
 # chosen: quartiles of three values are meaningless

@@ -70,6 +70,48 @@ def test_if_two_threads_call_ops_at_the_same_time_the_gaps_between_ops_keep_thei
     assert pace.own_ns(trace.host.start_ns).tolist() == trace.host.start_ns.tolist()
 
 
+@pytest.mark.parametrize(
+    ("profiled", "clean", "found"),
+    [
+        ([1, 1, 1, 11], [1, 1, 1, 11] * 3, [1, 1, 1, 11]),  # one clean step in four is equally long
+        ([1, 11, 1, 11], [1, 11] * 6, [1, 11, 1, 11]),
+        ([11, 1, 11, 11], [11, 1, 11, 11] * 3, [11, 1, 11, 11]),
+        ([1, 1, 1, 11], [1, 1, 1, 6] * 3, [1, 1, 1, 6]),  # the long clean steps are only six times as long
+        ([1, 1, 1, 1.9], [1, 1, 1, 1.9] * 3, [1, 1, 1, 1]),  # less than twice as long
+        ([11, 1, 11, 11, 1], [11, 1, 11, 11, 1] * 3, [11, 1, 11, 11, 1]),
+        ([1, 1, 1, 11], [1] * 11 + [11], [1, 1, 1, 1]),  # one clean step in twelve is an interruption, too
+        ([1, 11, 1, 11], [1] * 12, [1, 1, 1, 1]),
+        ([1, 1, 1, 11], [1, 11], [1, 1, 1, 1]),  # two clean steps do not show how often a step is long
+    ],
+)
+def test_a_long_profiled_phase_keeps_its_length_if_as_many_clean_phases_are_long(
+    profiled: list[float], clean: list[float], found: list[float]
+) -> None:
+    """GIVEN phases of 1000 or 11 000 ns with an op after 200 ns WHEN the long phases wait for 10 000 ns before this op THEN a
+    profiled phase keeps its wait if clean phases of the same rank have such a wait."""
+    kinds = ((StepKind.STEADY, clean), (StepKind.PROFILED, profiled))
+    trace = recorded([(kind, [("forward", int(1000 * us))]) for kind, of_kind in kinds for us in of_kind])
+    ends_ns = (trace.steps.end_ns[len(clean) :] - UNIX_NS).tolist()
+    add_ops(trace, [(end_ns - 800, 100) for end_ns in ends_ns])
+    trace.runs[0] = Run(profiler_cost=ProfilerCost())
+    steps = range(len(clean), len(clean) + len(profiled))
+    assert [round(clean_phases(trace, step)["forward"]) for step in steps] == [1000 * us for us in found]
+
+
+def test_an_interrupted_phase_is_shortened_although_another_thread_calls_ops_in_this_phase_only() -> None:
+    """GIVEN phases of 1000 ns with ops after 100, 300 and 500 ns WHEN the fourth phase is interrupted for 10 000 ns before its
+    last op, and another thread calls two ops THEN the fourth phase takes 1000 ns."""
+    trace = recorded([(StepKind.PROFILED, [("forward", took_ns)]) for took_ns in (1000, 1000, 1000, 11_000)])
+    trace.threads.append(Thread(0, 2, "prefetch", "main"))
+    begins = (trace.steps.start_ns - UNIX_NS).tolist()
+    add_ops(trace, [(begin + after_ns, 50) for begin in begins[:3] for after_ns in (100, 300, 500)])
+    add_ops(trace, [(begins[3] + after_ns, 50) for after_ns in (100, 300, 10_500)])
+    add_ops(trace, [(begins[3] + after_ns, 10) for after_ns in (200, 400)], name="aten::copy_")
+    trace.host.thread[-2:] = 1
+    trace.runs[0] = Run(profiler_cost=ProfilerCost())
+    assert round(clean_phases(trace, 3)["forward"]) == 1000
+
+
 def test_profiler_cost_is_subtracted_from_median_gaps() -> None:
     """GIVEN three phases with the same three ops, but gaps of different lengths WHEN the profiler costs 2000 ns per op THEN the
     gaps of all phases are the median gaps without this cost.
