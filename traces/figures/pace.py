@@ -151,7 +151,7 @@ class StepPace:
     device_ns: int | None  # step time on the slowest GPU; None without device work and CUDA events
     device: int  # index of the slowest GPU
     gpu_time_ns: int | None  # GPU busy time per step, summed over GPUs
-    busy_share: float | None  # busy share of the busiest device: median of busy time divided by the step's time
+    busy_share: float | None  # busy share of the busiest device: its median busy time divided by the median step time
     without_data_ns: int  # step time without waits for data
     period: int  # the intervals repeat after this number of steps, or 1 if they do not repeat
     noise: float | None  # half the interquartile range divided by the median; None below four steps
@@ -301,7 +301,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
             busy_ns = np.where(measured, times.busy_ns[device][mine], own_ns)
             of_ns = np.where(measured, lasted_ns, pace_ns)
             period = max(period_of(lasted_ns), period_of(busy_ns))
-            busy.append(float(np.median(means_of_periods(busy_ns, period) / means_of_periods(of_ns, period))))
+            busy.append(float(np.median(means_of_periods(busy_ns, period)) / np.median(means_of_periods(of_ns, period))))
             mean_busy.append(float(busy_ns.sum() / np.where(measured, lasted_ns, mean_ns).sum()))
     gpu_time_ns = median_per_step(times.gpu_time_ns[with_kernels]) if busy else None
     busy_share = max(busy, default=None)

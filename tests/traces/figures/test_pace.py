@@ -297,6 +297,13 @@ def test_overlapping_work_of_two_streams_is_counted_once_as_busy() -> None:
     assert round(of.busy_share or 0, 6) == 0.95
 
 
+def test_the_busy_share_is_the_gpu_time_divided_by_the_step_time() -> None:
+    """GIVEN two steps of 8 ms and 16 ms WHEN the GPU works for 6 ms in each THEN it is busy for half of the median step of
+    12 ms. The mean of 75 % and 37.5 % is 56 %."""
+    of = pace(a_trace([(0, 8), (8, 24)], [Work(0, 1, 7), Work(8, 9, 15)]))
+    assert of is not None and (of.pace_ns, of.gpu_time_ns, of.busy_share) == (12 * MS, 6 * MS, 0.5)
+
+
 def test_waits_for_data_count_only_if_no_work_is_queued() -> None:
     """GIVEN steps that wait 4 ms for data WHEN the GPU has no queued work THEN all 4 ms count. WHEN queued work runs for 3 ms
     of the wait THEN 1 ms counts."""
