@@ -78,7 +78,8 @@ class CleanPace:
             else:
                 kinds = trace.steps.kind[trace.phases.step[[steps.rows[of[0]] for of in places]]]
                 scale = self.scale[steps.rows[places[0][0]]]  # one factor for all phases with this label
-                usual_ns = scale * of_steps
+                # see Note [The clean steps decide] in profiler_cost.py
+                usual_ns = of_steps + (scale - 1) * np.minimum(of_steps, median_or_zero(of_steps) if scale > 1 else np.inf)
                 for kind in np.unique(kinds).tolist():
                     own, clean = kinds == kind, is_clean[kind == StepKind.EVALUATION] & (labels.of == labels.ids[text])
                     of_clean, of_step = np.unique(trace.phases.step[clean], return_inverse=True)

@@ -130,6 +130,17 @@ def test_profiler_cost_is_subtracted_from_median_gaps() -> None:
     assert (end_ns - begin_ns).tolist() == [10_000] * 3
 
 
+@pytest.mark.parametrize(("factor", "found"), [(3, [300, 240, 300, 1200]), (0.5, [50, 40, 50, 500])])
+def test_work_that_the_profile_lacks_adds_the_same_time_to_a_longer_phase(factor: float, found: list[int]) -> None:
+    """GIVEN phases of 100, 80, 100 and 1000 ns with different ops WHEN their factor is 3 THEN the median phase becomes 200 ns
+    longer, and so does the longest phase. A factor below 1 applies to the whole phase."""
+    trace = recorded([(StepKind.PROFILED, [("other", ns)]) for ns in (100, 80, 100, 1000)])
+    for step, begin_ns in enumerate((trace.steps.start_ns - UNIX_NS).tolist()):
+        add_ops(trace, [(begin_ns, 5), (begin_ns + 20, 5)], name=f"aten::op_{step}")
+    trace.runs[0] = Run(profiler_cost=ProfilerCost(), host_scale={"other": factor})
+    assert [round(clean_phases(trace, step)["other"]) for step in range(4)] == found
+
+
 def test_profiled_steps_get_the_waits_for_data_of_unprofiled_steps() -> None:
     """GIVEN clean steps that wait 100, 300 and 500 ns for data WHEN two profiled steps wait 20 and 10 ns THEN their waits
     become 400 and 200 ns, the quartiles of the clean waits. The waits do not change the factors of other phases."""
