@@ -29,6 +29,9 @@ from traces.analyses.communication import communication_kernels
 from traces.figures.measure import device_ranks, step_windows
 from traces.model.trace import NONE, Ending, Origin, Trace
 from traces.names.cards import card_of
+from traces.names.collectives import known_as
+
+BATCH = "batch_isend_irecv"
 
 Key = tuple[str, int, int]  # name, bytes of one rank's input, number of ranks
 
@@ -111,7 +114,7 @@ class CollectiveCosts:
         columns = (table.name, table.bytes, table.group_size, table.rank, table.duration_ns, table.ending, _steps_of(trace))
         rows = zip(*(column[timed].tolist() for column in columns), strict=True)
         for name, size_bytes, group, rank, duration_ns, ending, step in rows:
-            key = (trace.strings[name], max(size_bytes, 0), group if group > 0 else len(trace.ranks))
+            key = (known_as(trace.strings[name]), max(size_bytes, 0), group if group > 0 else len(trace.ranks))
             by_rank.setdefault(key, {}).setdefault(rank, []).append((duration_ns, ending == Ending.SEEN, step))
         for key, ranks in by_rank.items():
             longest = max(map(len, ranks.values()))
@@ -163,7 +166,9 @@ class CollectiveCosts:
         self._called[key] = step, nth + 1
         return PositionInStep(recorded_step, nth)
 
-    def next(self, name: str, size_bytes: int, ranks: int, position: PositionInStep | None = None) -> Transfer:
+    def next(
+        self, name: str, size_bytes: int, ranks: int, position: PositionInStep | None = None, one_way_bytes: int = 0
+    ) -> Transfer:
         kernel = self._kernels.get(_FUNCTIONS.get(name, ""), NONE)
         key = (name, size_bytes, ranks)
         recorded = self._recorded.get(key)
@@ -174,6 +179,8 @@ class CollectiveCosts:
             if position is not None and position.nth < len(of_step):
                 return Transfer(of_step[position.nth], Origin.EXACT, kernel)
             return Transfer(recorded[played % len(recorded)], Origin.EXACT, kernel)
+        if name == BATCH:  # sends and receives use the network in opposite directions
+            return self.next("send", one_way_bytes, ranks)
         if ranks == 1 and name in _IN_PLACE:
             return Transfer(0, Origin.EXACT, kernel)
         estimate = self._estimates.get(key)
@@ -206,7 +213,7 @@ _FUNCTIONS = {
     "all_gather_into_tensor": "AllGather",
     "reduce_scatter": "ReduceScatter",
     "reduce_scatter_tensor": "ReduceScatter",
-    **dict.fromkeys(("all_to_all", "all_to_all_single", "gather", "scatter", "send", "recv"), "SendRecv"),
+    **dict.fromkeys(("all_to_all", "all_to_all_single", "gather", "scatter", "send", "recv", BATCH), "SendRecv"),
 }
 
 

@@ -128,8 +128,8 @@ def assign(outputs: Sequence[torch.Tensor], combine: Combine, messages: Sequence
             parts[0][0].allocation.mark(max(Doubt(message.doubt) for message in messages))
 
 
-def clear_known_values(outputs: Sequence[torch.Tensor]) -> None:
-    for output in outputs:
+def clear_known_values(calls: Sequence[GroupCall]) -> None:
+    for output in [output for call in calls if call.combine is not None for output in call.outputs]:
         if isinstance(output, VirtualTensor) and not computing():
             output.allocation.known = None
 

@@ -38,10 +38,6 @@ class GroupCall:
     def tensors(self) -> list[TorchAny]:
         return [*self.inputs, *self.outputs, *self.like]
 
-    @property
-    def channel(self) -> str:
-        return "all" if self.pair is None else f"{self.pair[0]}-{self.pair[1]}"
-
     def members(self, size: int) -> list[int]:
         return list(range(size)) if self.pair is None else sorted(set(self.pair))
 

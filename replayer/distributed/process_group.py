@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -35,9 +35,8 @@ from torch.utils._pytree import tree_leaves
 from replayer.distributed import collective_values as values
 from replayer.distributed.group_call import GroupCall
 from replayer.distributed.group_operations import GroupOperations
-from replayer.distributed.rank_message import require_match
 from replayer.distributed.reductions import Reduction
-from replayer.distributed.work import GatheredWork, VirtualWork, WorkGroup
+from replayer.distributed.work import GatheredWork, VirtualWork
 from replayer.errors import NotEmulated, require
 from replayer.state import gpu
 from replayer.tensor.tensor import VirtualTensor
@@ -56,11 +55,15 @@ def _by_device(operation: TorchFunction) -> TorchFunction:
     return routed
 
 
-def _for_each_pair(operation: TorchFunction) -> Callable[..., WorkGroup]:
-    def of_all(self: VirtualNccl, outputs: Sequence[TorchAny], inputs: Sequence[TorchAny], opts: TorchAny = None) -> WorkGroup:
-        return WorkGroup([operation(self, o, i, opts) for o, i in zip(outputs, inputs, strict=True)])
+def _coalesced(operation: TorchFunction) -> TorchFunction:
+    def of_all(self: VirtualNccl, outputs: Tensors, inputs: Tensors, opts: TorchAny = None) -> TorchAny:
+        with self.coalescing() as works:
+            for output, source in zip(outputs, inputs, strict=True):
+                operation(self, output, source, opts)
+        return works[0]
 
-    return of_all
+    of_all.__name__ = f"{operation.__name__}_coalesced"
+    return _by_device(of_all)
 
 
 def _lies_on_host(value: TorchAny) -> bool:
@@ -167,8 +170,6 @@ class VirtualNccl(_NcclGroup):
         """The argument `device` is ignored. PyTorch passes `device` since release 2.15."""
         super().__init__(store, rank, size, options if options is not None else Options())
         self._splits = 0
-        # sends and receives between this rank and itself, in the NCCL group that is being collected
-        self._to_itself: dict[str, list[GroupCall]] = {"send": [], "recv": []}
 
     # -- communicators -----------------------------------------------------------------------------------------------------
 
@@ -181,8 +182,10 @@ class VirtualNccl(_NcclGroup):
     def _do_nothing(self, *_args: TorchAny, **_options: TorchAny) -> None:
         """Replace methods that matter only for NCCL's communicators and memory."""
 
-    perform_nocolor_split = eager_connect_single_device = _group_start = _group_end = _do_nothing
-    register_mem_pool = deregister_mem_pool = _do_nothing
+    perform_nocolor_split = _group_start = _group_end = register_mem_pool = deregister_mem_pool = _do_nothing
+
+    def eager_connect_single_device(self, _device: TorchAny) -> None:
+        self.operations.is_eager = True
 
     def split_group(
         self,
@@ -204,7 +207,7 @@ class VirtualNccl(_NcclGroup):
         # PyTorch's name for the group contains a hash, and can differ between the ranks
         store = PrefixStore(f"split/{self._splits}/{'_'.join(map(str, ranks))}/", self._store)
         group = VirtualNccl(store, ranks.index(self._rank), len(ranks), options)
-        group.group_desc = group_desc or ""
+        group.group_desc, group.operations.is_eager = group_desc or "", True
         if self.on_cpu is not None and "cpu" in map(str, device_types or ["cpu"]):
             gloo: TorchAny = dist.ProcessGroupGloo
             group.on_cpu = gloo(PrefixStore("cpu/", store), group._rank, group._size, options._timeout)
@@ -221,7 +224,7 @@ class VirtualNccl(_NcclGroup):
         return self.operations.run(_all_reduce(_listed(tensors), _op_of(opts)), opts)
 
     def allreduce_coalesced(self, tensors: TorchAny, opts: TorchAny = None) -> TorchAny:
-        return WorkGroup([self.operations.run(_all_reduce([tensor], _op_of(opts)), opts) for tensor in tensors])
+        return self.operations.run_coalesced([(_all_reduce([tensor], _op_of(opts)), opts) for tensor in tensors])
 
     @_by_device
     def broadcast(self, tensors: TorchAny, opts: TorchAny = None) -> TorchAny:
@@ -325,36 +328,13 @@ class VirtualNccl(_NcclGroup):
     @_by_device
     def send(self, tensors: TorchAny, to: int, tag: int = 0) -> TorchAny:
         self._require_member("Send", to)
-        return self._between_two(GroupCall("send", tensors, [], None, pair=(self._rank, to)))
+        return self.operations.run(GroupCall("send", tensors, [], None, pair=(self._rank, to)))
 
     @_by_device
     def recv(self, tensors: TorchAny, source: int, tag: int = 0) -> TorchAny:
         self._require_member("Recv", source)
         combine = values.of_rank(sorted({source, self._rank}).index(source))
-        return self._between_two(GroupCall("recv", [], tensors, combine, pair=(source, self._rank), like=tensors))
-
-    def _between_two(self, call: GroupCall) -> TorchAny:
-        if call.pair != (self._rank, self._rank):
-            return self.operations.run(call)
-        self._to_itself[call.name].append(call)
-        if self.operations.coalesced is None:
-            self._exchange_with_itself()
-        return WorkGroup([])
-
-    def _exchange_with_itself(self) -> None:
-        """Copy the tensors that this rank sends to itself. NCCL needs a matching receive in the same group of calls."""
-        sends, receives = self._to_itself["send"], self._to_itself["recv"]
-        self._to_itself = {"send": [], "recv": []}
-        if len(sends) != len(receives):
-            found, missing = ("send", "recv") if len(sends) > len(receives) else ("recv", "send")
-            raise dist.DistBackendError(
-                "NCCL error: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
-                f"Trying to {found} to self without a matching {missing}"
-            )
-        for sent, received in zip(sends, receives, strict=True):
-            messages = [values.message_of(call, 0) for call in (sent, received)]
-            require_match(messages, 1, 0, lambda _: f"rank {self._global(self._rank)}", "NCCL")
-            self.operations.run(replace(sent, outputs=received.outputs, combine=values.of_rank(0)))
+        return self.operations.run(GroupCall("recv", [], tensors, combine, pair=(source, self._rank), like=tensors))
 
     def barrier(self, opts: TorchAny = None) -> TorchAny:
         work = self.operations.run(GroupCall("barrier", [], [], None, device=gpu().current.device()), opts)
@@ -378,8 +358,8 @@ class VirtualNccl(_NcclGroup):
                 " the process group."
             )
 
-    all_gather_single_coalesced = _for_each_pair(all_gather_single)
-    reduce_scatter_single_coalesced = _for_each_pair(reduce_scatter_single)
+    all_gather_single_coalesced = _coalesced(all_gather_single)
+    reduce_scatter_single_coalesced = _coalesced(reduce_scatter_single)
 
     # Before torch 2.13, these operations had the following names.
     _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
@@ -387,25 +367,23 @@ class VirtualNccl(_NcclGroup):
     alltoall_base = all_to_all_single
 
     @contextmanager
-    def coalescing(self) -> Iterator[list[WorkGroup]]:
+    def coalescing(self) -> Iterator[list[TorchAny]]:
         """Send the calls of the `with` block as one NCCL group. The work of this group is put into the returned list."""
-        works: list[WorkGroup] = []
-        self._start_coalescing(None)
+        works: list[TorchAny] = []
+        outer, self.operations.coalesced = self.operations.coalesced, []
         try:
             yield works
-            works.append(self._end_coalescing(None))
+            calls = self.operations.coalesced
         finally:
-            self.operations.coalesced = None
+            self.operations.coalesced = outer
+        works.append(self.operations.run_coalesced(calls))
 
     def _start_coalescing(self, device: TorchAny) -> None:
-        self.operations.coalesced, self._to_itself = [], {"send": [], "recv": []}
+        self.operations.coalesced = []
 
     def _end_coalescing(self, device: TorchAny) -> TorchAny:
-        try:
-            self._exchange_with_itself()
-            return WorkGroup(self.operations.coalesced or [])
-        finally:
-            self.operations.coalesced = None
+        calls, self.operations.coalesced = self.operations.coalesced or [], None
+        return self.operations.run_coalesced(calls)
 
 
 def _all_reduce(tensors: Tensors, op: TorchAny) -> GroupCall:

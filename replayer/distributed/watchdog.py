@@ -28,6 +28,7 @@ from replayer.distributed.rank_message import RankMessage
 from replayer.state import STATE, gpu
 
 _OP_TYPES = {
+    "batch_isend_irecv": "COALESCED",
     "all_gather_into_tensor": "_ALLGATHER_BASE",
     "reduce_scatter_tensor": "_REDUCE_SCATTER_BASE",
     "all_to_all_single": "ALLTOALL_BASE",

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
 """Represents collectives that are in progress, and their CUDA streams.
 
-    work = VirtualWork(play, watchdog, comm_stream, called, pending, call)
+    work = VirtualWork(play, watchdog, comm_stream, called, inputs)
     work.wait()         # later work on the current stream starts after the operation
 """
 
@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from replayer.cost_model.collective_costs import PositionInStep
 from replayer.distributed import collective_values as values
-from replayer.distributed.group_call import GroupCall
+from replayer.distributed.group_call import Combine, GroupCall
 from replayer.distributed.rank_message import RankMessage
 from replayer.distributed.store_exchange import NotCalledInTime, PendingExchange
 from replayer.distributed.watchdog import Watchdog
@@ -62,13 +62,27 @@ class _Awaited(_Work):  # type: ignore[misc]
         here.simulator.scheduler.block(here.current.thread(), self.finished_ns())
 
 
+class Part(NamedTuple):
+    """Represents one collective, send or receive of an NCCL group, which runs as one kernel."""
+
+    message: RankMessage
+    pending: PendingExchange
+    outputs: Sequence[TorchAny]
+    combine: Combine | None
+
+
 class Called(NamedTuple):
     call_ns: int
     row: int  # index of the launch in the timeline's host table, or NONE
-    message: RankMessage
+    message: RankMessage  # describes all parts together
     position: PositionInStep
     stream: VirtualStream | None  # the CUDA stream that the collective runs on, or None on the CPU
-    ranks: Sequence[int]  # all ranks that take part in the collective
+    parts: list[Part]
+
+    @property
+    def arrived_ns(self) -> int:
+        """Wait for all ranks, and return when the last one called the operation."""
+        return max(message.arrived_ns for part in self.parts for message in part.pending.messages())
 
 
 class VirtualWork(_Awaited):
@@ -78,14 +92,11 @@ class VirtualWork(_Awaited):
         watchdog: Watchdog,
         comm_stream: CommStream,
         called: Called,
-        pending: PendingExchange,
-        call: GroupCall,
+        inputs: Sequence[TorchAny],
     ) -> None:
         super().__init__()
-        self._play, self._watchdog, self._comm_stream, self._pending = play, watchdog, comm_stream, pending
-        self._outputs, self._combine = list(call.outputs), call.combine
-        self._inputs = call.inputs  # as in PyTorch, the memory of the inputs stays allocated until `wait`
-        self._called = called
+        self._play, self._watchdog, self._comm_stream, self._called = play, watchdog, comm_stream, called
+        self._inputs = inputs  # as in PyTorch, the memory of the inputs stays allocated until `wait`
         self.device = comm_stream.device
         self._limit_ns: int | None = None  # timeout of a `wait` in nanoseconds, or None
         self.end_ns: int | None = None
@@ -99,21 +110,21 @@ class VirtualWork(_Awaited):
         return self.end_ns
 
     def all_arrived(self) -> bool:
-        return self._pending.is_complete()
+        return all(part.pending.is_complete() for part in self._called.parts)
 
     def finish(self) -> None:
         with self._waiting():
-            messages = self._pending.messages()
-            self._refuse_after_limit(max(message.arrived_ns for message in messages))
-            self.end_ns = self._play(self._called, messages, self._comm_stream)
-            combine, self._combine = self._combine, None
-            if combine is not None:
-                values.assign(self._outputs, combine, messages)
+            self._refuse_after_limit(self._called.arrived_ns)
+            self.end_ns = self._play(self._called, self._comm_stream)
+            for part in self._called.parts:
+                if part.combine is not None:
+                    values.assign(part.outputs, part.combine, part.pending.messages())
 
     def will_write_to(self, tensor: TorchAny) -> bool:
-        if self._combine is None:
+        if self.end_ns is not None:
             return False
-        outputs = [output for output in self._outputs if isinstance(output, VirtualTensor)]
+        written = [output for part in self._called.parts if part.combine is not None for output in part.outputs]
+        outputs = [output for output in written if isinstance(output, VirtualTensor)]
         meta: TensorMeta = tensor.tensor_meta
         return any(output.allocation is tensor.allocation and output.tensor_meta.shares_bytes(meta) for output in outputs)
 
@@ -121,7 +132,10 @@ class VirtualWork(_Awaited):
         """Return True if all ranks have called the operation. If the replay uses a virtual clock, wait up to one second of real
         time for the other ranks."""
         with self._waiting():
-            return self._pending.arrives_within(_LONGEST_POLL_S if gpu().clock.skips_waits else 0.0)
+            return self._arrives_within(_LONGEST_POLL_S if gpu().clock.skips_waits else 0.0)
+
+    def _arrives_within(self, seconds: float) -> bool:
+        return all(part.pending.arrives_within(seconds) for part in self._called.parts)
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -146,7 +160,7 @@ class VirtualWork(_Awaited):
             return True
         left_ns = self._called.call_ns + self._limit_ns - clock.now_ns()
         with self._waiting():
-            return self._pending.arrives_within(max(float(left_ns / clock.speed), 0.0) * 1e-9)
+            return self._arrives_within(max(float(left_ns / clock.speed), 0.0) * 1e-9)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Make the current stream wait for the collective. If a timeout is given, `wait` also blocks the CPU until the
@@ -170,7 +184,7 @@ class VirtualWork(_Awaited):
         return (self.end_ns is not None or self.arrives_soon()) and gpu().clock.has_reached(self.finished_ns())
 
     def result(self) -> list[TorchAny]:
-        return self._outputs
+        return [output for part in self._called.parts for output in part.outputs]
 
 
 class GatheredWork(VirtualWork):
@@ -181,11 +195,11 @@ class GatheredWork(VirtualWork):
 
 
 class CapturedWork(_Awaited):
-    def __init__(self, post: Post, exchange_values: ExchangeValues, stream: VirtualStream, call: GroupCall) -> None:
+    def __init__(self, post: Post, exchange_values: ExchangeValues, stream: VirtualStream, calls: list[GroupCall]) -> None:
         super().__init__()
-        self._post, self._exchange_values, self._stream, self._call = post, exchange_values, stream, call
+        self._post, self._exchange_values, self._stream, self._calls = post, exchange_values, stream, calls
         self._replayed: VirtualWork | None = None
-        self._values: PendingExchange | None = None
+        self._values: list[PendingExchange] = []
         self.device = stream.device
         self.blocks_host = False
         self._capture(self._begin, self._send_values, waiting=stream, awaited=None)
@@ -218,15 +232,15 @@ class CapturedWork(_Awaited):
             stream.wait(self._replayed.finished_ns())
 
     def _send_values(self) -> None:
-        if self._call.combine is not None:
-            values.clear_known_values(self._call.outputs)
+        values.clear_known_values(self._calls)
         if computing():
-            self._values = self._exchange_values()
+            self._values = [self._exchange_values(call) for call in self._calls]
 
     def _receive_values(self) -> None:
-        if self._values is not None and self._call.combine is not None:
-            values.assign(self._call.outputs, self._call.combine, self._values.messages())
-        self._values = None
+        for call, pending in zip(self._calls, self._values, strict=False):
+            if call.combine is not None:
+                values.assign(call.outputs, call.combine, pending.messages())
+        self._values = []
 
     def finished_ns(self) -> int:
         return 0
@@ -242,34 +256,33 @@ class CapturedWork(_Awaited):
         return self._replayed is not None and self._replayed.is_completed()
 
     def result(self) -> list[TorchAny]:
-        return list(self._call.outputs)
+        return [output for call in self._calls for output in call.outputs]
 
 
-class WorkGroup(_Awaited):
-    def __init__(self, works: list[VirtualWork | CapturedWork]) -> None:
-        super().__init__()
-        self._works = works
-        self.device = works[0].device if works else NONE
+class CallOfGroup(_Awaited):
+    """Represents a call inside an NCCL group. The call runs at the end of the group, which returns the work to wait for."""
+
+    device = NONE
 
     def finished_ns(self) -> int:
-        return max((work.finished_ns() for work in self._works), default=0)
+        return 0
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        return all([work.wait(timeout) for work in self._works])
+        return True
 
     def is_completed(self) -> bool:
-        return all(work.is_completed() for work in self._works)
+        return True
 
     def result(self) -> list[TorchAny]:
-        return [output for work in self._works for output in work.result()]
+        return []
 
 
 class CommStream:
-    """Represents a CUDA stream of NCCL. NCCL uses one stream for collectives, and another for each pair of ranks that send and
-    receive."""
+    """Represents a CUDA stream of NCCL. NCCL uses one stream for collectives and batches, and another for each pair of ranks
+    that send and receive without a batch."""
 
-    def __init__(self, device: int) -> None:
-        self.device = device
+    def __init__(self, device: int, name: str = "all") -> None:
+        self.device, self.name = device, name
         self.stream: VirtualStream | None = gpu().streams.new(device) if device != NONE else None
         self.in_flight: list[VirtualWork] = []
         self.has_announced_gpu = False  # True after this rank has told the other ranks which GPU it uses
@@ -298,6 +311,6 @@ class CommStream:
 
 # Posts an operation: call_ns, row, arrived_ns
 Post = Callable[[int, int, int], VirtualWork]
-ExchangeValues = Callable[[], PendingExchange]
+ExchangeValues = Callable[[GroupCall], PendingExchange]
 # Runs an operation on its stream after the messages of all ranks have arrived, and returns its end in ns
-Play = Callable[[Called, list[RankMessage], CommStream], int]
+Play = Callable[[Called, CommStream], int]

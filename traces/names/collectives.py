@@ -25,6 +25,8 @@ _FUNCTIONS = {
     **dict.fromkeys(("all_to_all_base", "all_to_allv"), "all_to_all_single"),
     "all_reduce_barrier": "barrier",
     "gather_single": "gather",
+    "isend": "send",
+    "irecv": "recv",
 }
 
 

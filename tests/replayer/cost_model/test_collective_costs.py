@@ -47,6 +47,21 @@ def test_the_all_reduce_of_a_bucket_takes_the_measured_time(gpu: str, ranks: int
     assert transfer.duration_ns / 1000 == pytest.approx(took_us, rel=0.1) and transfer.origin is Origin.PUBLISHED
 
 
+def test_a_batch_of_sends_and_receives_takes_its_recorded_time_or_the_time_of_one_send() -> None:
+    """GIVEN a recorded batch of 6 MB in total THEN this batch takes the recorded time. Another batch takes as long as one send
+    of all bytes of the larger direction, because a link sends and receives at the same time."""
+    trace = Trace(devices=[Device(0, 0, "NVIDIA A100-SXM4-80GB")])
+    names = [trace.strings.add(name) for name in ("batch_isend_irecv", "isend")]
+    trace.collectives = Collectives.of(
+        rank=[0, 0], name=names, group_size=[4, 4], bytes=[6_000_000, 3_000_000], start_ns=[0, 10**9], device=[0, 0],
+        duration_ns=[700_000, 400_000],
+    )  # fmt: skip
+    costs = CollectiveCosts.of(trace)
+    assert costs.next("batch_isend_irecv", 6_000_000, 4, one_way_bytes=4_000_000).duration_ns == 700_000
+    assert costs.next("batch_isend_irecv", 5_000_000, 4, one_way_bytes=3_000_000).duration_ns == 400_000
+    assert costs.next("send", 3_000_000, 4).duration_ns == 400_000
+
+
 def test_an_all_reduce_with_one_rank_launches_no_kernel() -> None:
     costs = CollectiveCosts.of(Trace(devices=[Device(0, 0, "NVIDIA H200")]))
     for name in ("all_reduce", "broadcast", "reduce", "barrier"):

@@ -24,7 +24,6 @@ from torch.nn.parallel import DistributedDataParallel
 from replayer import state
 from replayer.cost_model.collective_costs import gloo_ns
 from replayer.distributed.process_group import VirtualNccl
-from replayer.distributed.work import WorkGroup
 from replayer.surfaces import torch_distributed_gloo
 from replayer.surfaces.time import PatchedTime
 from replayer.tensor.allocation import Doubt
@@ -417,6 +416,71 @@ def test_a_synchronous_collective_runs_on_the_current_stream_after_the_previous_
         assert (starts[1:4] >= ends[:3]).all()
 
 
+def test_a_batch_of_sends_and_receives_is_one_kernel_on_the_stream_of_the_group() -> None:
+    """GIVEN an asynchronous all-reduce of 5 ms, and then a batch in which each rank sends 4 MB to the rank after it and 2 MB to
+    the rank before it THEN the batch is one kernel on the stream of the all-reduce and starts after the all-reduce. The
+    recorder counts the tensors of a batch: 4 MB and 2 MB sent, and the same received."""
+    large, small = 1_000_000, 500_000  # elements
+
+    def body(rank: int) -> None:
+        sent = [torch.empty(count, device="cuda") for count in (large, small)]
+        received = [torch.empty(count, device="cuda") for count in (small, large)]
+        dist.all_reduce(torch.empty(large, device="cuda"), async_op=True)
+        peers = [(rank + 1) % 3, (rank - 1) % 3]
+        calls = [dist.P2POp(dist.isend, tensor, peer) for tensor, peer in zip(sent, peers, strict=True)]
+        calls += [dist.P2POp(dist.irecv, tensor, peer) for tensor, peer in zip(received, peers, strict=True)]
+        (work,) = dist.batch_isend_irecv(calls[::-1] if rank == 1 else calls)
+        work.wait()
+
+    recording = with_collectives([5_000_000], 4_000_000)
+    recording.collectives.group_size[:] = 3
+    for trace in run_ranks(3, body, trace=recording, clock=RecordedClock):
+        reduced, batch = sorted(nccl_rows(trace), key=trace.device.start_ns.__getitem__)
+        device = trace.device
+        assert trace.strings[int(device.name[batch])] == "ncclDevKernel_SendRecv"
+        assert device.stream[batch] == device.stream[reduced] and device.start_ns[batch] >= device.end_ns[reduced]
+        called = trace.collectives
+        assert [trace.strings[name] for name in called.name.tolist()] == ["all_reduce", "batch_isend_irecv"]
+        assert called.bytes.tolist() == [4_000_000, 12_000_000]
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_sends_in_both_directions_share_a_stream(eager: bool) -> None:
+    """GIVEN a send and a receive without a batch THEN NCCL runs both on one stream, one after another. If the script gave
+    `device_id` to init_process_group, this is the stream of the group's collectives."""
+
+    def body(rank: int) -> None:
+        if eager:
+            dist.group.WORLD.eager_connect_single_device(torch.device("cuda", rank))  # type: ignore[union-attr]
+        sent, received = torch.empty(1_000_000, device="cuda"), torch.empty(1_000_000, device="cuda")
+        works = [dist.all_reduce(sent, async_op=True), dist.isend(sent, 1 - rank), dist.irecv(received, 1 - rank)]
+        for work in works:
+            assert work is not None
+            work.wait()
+
+    for trace in run_ranks(2, body, clock=RecordedClock):
+        rows = sorted(nccl_rows(trace), key=trace.device.start_ns.__getitem__)
+        streams, starts, ends = trace.device.stream[rows], trace.device.start_ns[rows], trace.device.end_ns[rows]
+        assert len(rows) == 3 and streams[1] == streams[2] and starts[2] >= ends[1]
+        assert bool(streams[0] == streams[1]) is eager
+
+
+def test_coalesced_collectives_are_one_kernel() -> None:
+    """GIVEN a recorded all-reduce of 4 MB WHEN the script reduces 3 MB and 1 MB in one call THEN one kernel of the recorded
+    duration reduces both tensors."""
+
+    def body(rank: int) -> None:
+        tensors = [torch.ones(count, device="cuda") for count in (750_000, 250_000)]
+        with dist.distributed_c10d._coalescing_manager(device=torch.device("cuda", rank)):
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+        assert [tensor[0].item() for tensor in tensors] == [2, 2]
+
+    for trace in run_ranks(2, body, trace=with_collectives([5_000_000], 4_000_000)):
+        (row,) = nccl_rows(trace)
+        assert trace.device.origin[row] == Origin.EXACT and trace.collectives.bytes.tolist() == [4_000_000]
+
+
 def test_a_rank_that_arrives_early_waits_on_its_gpu_and_not_on_its_host() -> None:
     """GIVEN a rank whose data is ready 0.4 s late THEN the all-reduce kernel of the other rank lasts until the data is
     ready."""
@@ -772,18 +836,3 @@ def test_tensors_of_any_number_of_bytes_can_be_sent() -> None:
         assert torch.equal(got.cpu(), sent)
 
     run_ranks(2, body)
-
-
-def test_a_timeout_applies_to_each_collective_of_a_group() -> None:
-    given: list[timedelta | None] = []
-
-    class Awaited:
-        device = -1
-
-        def wait(self, timeout: timedelta | None = None) -> bool:
-            given.append(timeout)
-            return True
-
-    works: TorchAny = [Awaited(), Awaited()]
-    assert WorkGroup(works).wait(timedelta(seconds=3))
-    assert given == [timedelta(seconds=3)] * 2

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from replayer.cost_model.collective_costs import PositionInStep
 from replayer.distributed import collective_values
 from replayer.distributed import work as module
-from replayer.distributed.work import CapturedWork, CommStream, VirtualWork, WorkGroup
+from replayer.distributed.work import Called, CapturedWork, CommStream, Part, VirtualWork
 from traces.model.trace import NONE
 
 CALL_NS = 5_000_000
@@ -59,11 +60,11 @@ def _ended(monkeypatch: pytest.MonkeyPatch, end_ns: int | None, speed: int = 1) 
     def refuse(message: object, limit_ns: int) -> None:
         raise _Refused(limit_ns)
 
-    call: Any = SimpleNamespace(inputs=[], outputs=[], combine=None)
-    called: Any = SimpleNamespace(call_ns=CALL_NS, message=None, stream=None)
+    pending: Any = SimpleNamespace()
+    message: Any = None
+    called = Called(CALL_NS, NONE, message, PositionInStep(0, 0), None, [Part(message, pending, [], None)])
     watchdog: Any = SimpleNamespace(refuse=refuse)
-    pending: Any = None
-    work = VirtualWork(lambda *_: 0, watchdog, CommStream(NONE), called, pending, call)
+    work = VirtualWork(lambda *_: 0, watchdog, CommStream(NONE), called, [])
     work.end_ns = end_ns
     return work, blocked
 
@@ -88,7 +89,8 @@ def test_a_wait_with_a_timeout_fails_before_the_watchdog_ends_the_process(monkey
     work, blocked = _ended(monkeypatch, None, speed=2)
     here: Any = vars(module)["gpu"]()
     here.clock.skips_waits = True
-    work._pending = SimpleNamespace(messages=lambda: [SimpleNamespace(arrived_ns=CALL_NS + apart) for apart in (0, 4_000_001)])  # type: ignore[assignment]
+    pending: Any = work._called.parts[0].pending
+    pending.messages = lambda: [SimpleNamespace(arrived_ns=CALL_NS + apart) for apart in (0, 4_000_001)]
     work._play = lambda *_: pytest.fail("the watchdog of the group would end the process")
     work._comm_stream.in_flight.append(work)
     with pytest.raises(_Refused, match=r"^2000000$"):
@@ -106,7 +108,8 @@ def test_a_wait_with_a_timeout_ends_in_real_time_on_the_wall_clock(
     here: Any = vars(module)["gpu"]()
     here.clock.skips_waits, here.clock.now_ns = False, lambda: now_ns
     waits_s: list[float] = []
-    work._pending = SimpleNamespace(arrives_within=waits_s.append)  # type: ignore[assignment]
+    pending: Any = work._called.parts[0].pending
+    pending.arrives_within = waits_s.append
     with pytest.raises(_Refused, match=r"^2000000$"):
         work.wait(timedelta(milliseconds=2))
     assert waits_s == [pytest.approx(seconds)] and blocked == [CALL_NS + 4_000_000]
@@ -126,7 +129,8 @@ def test_a_poll_waits_for_other_ranks_only_on_a_clock_that_skips_waits(
     here: Any = vars(module)["gpu"]()
     here.clock.skips_waits = skips_waits
     waits_s: list[float] = []
-    work._pending = SimpleNamespace(arrives_within=waits_s.append)  # type: ignore[assignment]
+    pending: Any = work._called.parts[0].pending
+    pending.arrives_within = waits_s.append
     assert not work.is_completed() and waits_s == [seconds]
 
 
@@ -146,12 +150,6 @@ def test_reading_a_tensor_finishes_the_last_collective_that_all_ranks_have_calle
     stream.in_flight.extend(works)  # type: ignore[arg-type]
     stream.finish_writes_to([torch.ones(1)], wait=False)
     assert [work.is_finished for work in works] == [True, True, False]
-
-
-def test_a_group_of_collectives_ends_when_its_last_collective_ends() -> None:
-    works: list[Any] = [_Work(3), _Work(7), _Work(5)]
-    assert WorkGroup(works).finished_ns() == 7 and WorkGroup([]).finished_ns() == 0
-    assert WorkGroup(works).is_completed() and not WorkGroup([*works, _Work(1, arrived=False)]).is_completed()  # type: ignore[list-item]
 
 
 def test_a_poll_finishes_collectives_up_to_the_first_one_that_lacks_messages() -> None:
@@ -178,10 +176,10 @@ def test_a_captured_collective_combines_only_values_that_the_ranks_sent(monkeypa
     assigned: list[Any] = []
     monkeypatch.setattr(collective_values, "assign", lambda outputs, combine, messages: assigned.append(combine(messages)))
     sent: Any = SimpleNamespace(messages=lambda: [1, 2])
-    for pending, combine in ((None, sum), (sent, None), (sent, sum)):
+    for pending, combine in (([], sum), ([sent], None), ([sent], sum)):
         work = CapturedWork.__new__(CapturedWork)
         call: Any = SimpleNamespace(outputs=[], combine=combine)
-        work._values, work._call = pending, call
+        work._values, work._calls = pending, [call]
         work._receive_values()
-        assert work._values is None
+        assert work._values == []
     assert assigned == [3]

@@ -18,6 +18,7 @@ from tracer.surfaces import torch_distributed, torch_nn_parallel_distributed
 from tracer.writing.collectives import CollectiveCall
 from tracer.writing.flight_recorder import FlightRecorder
 from traces.model.trace import NONE, Ending
+from traces.names.collectives import known_as
 
 
 class Notes:
@@ -155,7 +156,7 @@ def test_with_four_ranks_the_input_of_a_collective_is_not_mistaken_for_its_outpu
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
     call, size_bytes = OF_FOUR[name]
     call()
-    assert [(operation, found) for operation, _, _, _, _, found in notes.calls] == [(name, size_bytes)]
+    assert [(operation, found) for operation, _, _, _, _, found in notes.calls] == [(known_as(name), size_bytes)]
 
 
 def test_an_asynchronous_gloo_operation_is_recorded_when_it_completes(notes: Notes) -> None:

@@ -23,6 +23,8 @@ _CPP_NAMES = {
     "all_to_all": "alltoall alltoall_ all_to_all",
     "all_to_all_single": "alltoall_base all_to_allv allToAllSingleImpl all_to_all_single",
     "gather": "gather_ gatherImpl gather_single",
+    "send": "send isend",
+    "recv": "recv irecv recv_",
     "scatter": "scatter_ scatterImpl",
 }  # fmt: skip
 
