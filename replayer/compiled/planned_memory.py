@@ -12,7 +12,7 @@ Note [Blocks of a compiled graph]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 
 import torch
@@ -26,6 +26,8 @@ _EXTERNAL = (
     "mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "_grouped_mm", "convolution", "_scaled_dot_product_", "_flash_",
     "_efficient_attention_", "_cudnn_", "_fft_", "_cdist_",
 )  # fmt: skip
+
+Sizes = tuple[int | None, ...]
 
 
 class _Value:
@@ -41,12 +43,27 @@ class _Value:
         self.block: int | None = None
 
 
-def size_in_call(graph: TorchAny, sizes: tuple[int, ...]) -> Callable[[TorchAny], int | None]:
-    """Return a function that computes the value of a symbolic size in one call of the graph. `sizes` contains the call's
-    integer arguments. For a size that depends on the values of a tensor, the returned function returns None."""
-    inputs = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
-    traced = [value for value in inputs if isinstance(value, (int, torch.SymInt))]
-    known = {one.node.expr: size for one, size in zip(traced, sizes, strict=False) if isinstance(one, torch.SymInt)}
+def symbolic_inputs(graph: TorchAny) -> dict[int, TorchAny]:
+    """Return the inputs of the graph that are or have symbolic sizes, by their positions."""
+    inputs = enumerate(node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder"))
+    return {at: value for at, value in inputs if any(isinstance(size, torch.SymInt) for size in _sizes_of(value))}
+
+
+def sizes_in(inputs: Iterable[TorchAny]) -> Sizes:
+    # the variable length of a nested tensor is a SymInt without a value
+    return tuple(size if isinstance(size, int) else None for value in inputs for size in _sizes_of(value))
+
+
+def _sizes_of(value: TorchAny) -> Sequence[TorchAny]:
+    return value.shape if isinstance(value, torch.Tensor) else (value,)
+
+
+def size_in_call(graph: TorchAny, sizes: Sizes) -> Callable[[TorchAny], int | None]:
+    """Return a function that computes the value of a symbolic size in one call of the graph. `sizes` contains the sizes of the
+    call's symbolic inputs. For a size that depends on the values of a tensor, the returned function returns None."""
+    traced = [size for value in symbolic_inputs(graph).values() for size in _sizes_of(value)]
+    values = ((one, size) for one, size in zip(traced, sizes, strict=False) if isinstance(one, torch.SymInt))
+    known = {one.node.expr: size for one, size in values if size is not None}
 
     @cache
     def with_known_sizes(expression: TorchAny) -> TorchAny:
@@ -62,7 +79,7 @@ def size_in_call(graph: TorchAny, sizes: tuple[int, ...]) -> Callable[[TorchAny]
     return size_of
 
 
-def planned_requests(graph: TorchAny, ops: int, sizes: tuple[int, ...]) -> tuple[BlockRequest, ...] | None:
+def planned_requests(graph: TorchAny, ops: int, sizes: Sizes) -> tuple[BlockRequest, ...] | None:
     found = _values(graph, size_in_call(graph, sizes))
     if found is None:
         return None

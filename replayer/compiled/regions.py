@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from replayer.compiled.fused_attention import fuse_attention
 from replayer.compiled.graph_outputs import graph_outputs
-from replayer.compiled.planned_memory import planned_requests, size_in_call
+from replayer.compiled.planned_memory import Sizes, planned_requests, size_in_call, sizes_in, symbolic_inputs
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.region_memory import RegionMemory
@@ -70,10 +70,11 @@ class RegionGraph:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
         self._static_inputs = _static_inputs()
+        self._symbolic = list(symbolic_inputs(graph))
         # Returns the ops of the graph. The argument contains the sizes that replace the symbolic sizes.
         self._ops_with = cache(lambda sizes: graph_ops_of(_ops_of(graph, sizes)))
         # keys: input shapes, and sizes that replace symbolic sizes
-        self._recorded: dict[tuple[Shapes, tuple[int, ...]], list[RecordedCall]] = {}
+        self._recorded: dict[tuple[Shapes, Sizes], list[RecordedCall]] = {}
         self._planned = cache(partial(planned_requests, graph))  # arguments: number of recorded ops, and sizes
 
     def __call__(self, inputs: list[TorchAny]) -> TorchAny:
@@ -85,7 +86,7 @@ class RegionGraph:
         shapes, kept = _shapes_of(inputs) if self._trains else (), list[AllocationHandle]()
         if self._is_backward:
             shapes, kept = region.forwards.pop() if region.forwards else ((), kept)
-        sizes = tuple(value for value in inputs if isinstance(value, int))
+        sizes = sizes_in(inputs[at] for at in self._symbolic)
         if (shapes, sizes) not in self._recorded:
             found = regions.calls(region.name, shapes, lambda: self._ops_with(sizes), is_backward=self._is_backward)
             self._recorded[shapes, sizes] = found
@@ -114,7 +115,7 @@ class RegionGraph:
     def _run_as_recorded(
         self,
         inputs: list[TorchAny],
-        sizes: tuple[int, ...],
+        sizes: Sizes,
         recorded: RecordedCall | None,
         device: int,
         kept: list[AllocationHandle],
@@ -238,7 +239,7 @@ def _shapes_of(inputs: list[TorchAny]) -> Shapes:
     return tuple(tuple(value.shape) for value in inputs if isinstance(value, torch.Tensor) and value.dim())
 
 
-def _ops_of(graph: TorchAny, sizes: tuple[int, ...]) -> Iterator[tuple[str, Shapes]]:
+def _ops_of(graph: TorchAny, sizes: Sizes) -> Iterator[tuple[str, Shapes]]:
     size_of = size_in_call(graph, sizes)
     for node in graph.graph.find_nodes(op="placeholder"):
         if isinstance(value := node.meta.get("val"), torch.Tensor):

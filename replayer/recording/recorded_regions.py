@@ -140,7 +140,8 @@ class RecordedRegions:
         if inputs in variants and inputs:
             return variants[inputs][-1]
         unknown = []
-        for i, calls in enumerate(variants.get((), [])):
+        possible = (group for recorded, group in variants.items() if _is_part(recorded, inputs))
+        for i, calls in enumerate(chain.from_iterable(possible)):
             sizes = _sizes_in_graph(calls[0], graph_ops())
             fitting = [self._resized(call, sizes, graph_ops()) for call in calls] if sizes else calls
             ops, apart = fitting[0].ops, octaves_apart((tuple(sizes),), (tuple(sizes.values()),))
@@ -163,6 +164,12 @@ def octaves_apart(some: Shapes, others: Shapes) -> float:
     if [len(shape) for shape in some] != [len(shape) for shape in others]:
         return inf
     return sum(abs(log2(max(a, 1) / max(b, 1))) for a, b in zip(chain(*some), chain(*others), strict=True))
+
+
+def _is_part(recorded: Shapes, inputs: Shapes) -> bool:
+    """Return True if `recorded` contains all or some shapes of `inputs`. PyTorch records no shapes of nested tensors."""
+    following = iter(inputs)
+    return all(shape in following for shape in recorded)
 
 
 def _pairs(recorded: Shapes, others: Shapes) -> set[tuple[int, int]]:

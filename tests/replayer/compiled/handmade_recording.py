@@ -92,14 +92,14 @@ class Events:
         return read_kineto_bytes(json.dumps({"deviceProperties": [device], "traceEvents": self.made}).encode())
 
 
-def recording(*, graphs: bool = False, batch: int = 16) -> Trace:
+def recording(*, graphs: bool = False, batch: int = 16, nested: bool = False) -> Trace:
     """Return a recording of three steps. The forward pass runs a matrix product and a fused kernel of 7 us. The backward pass
-    runs a fused kernel of 9 us and a matrix product."""
+    runs a fused kernel of 9 us and a matrix product. With `nested`, the batch is a nested tensor without a recorded shape."""
     events = Events()
     for step in range(3):
         at = step * STEP_US
         events.host("user_annotation", f"ProfilerStep#{step + 1}", at, STEP_US - 10)
-        forward(events, at + 100, step, graphs=graphs, batch=batch)
+        forward(events, at + 100, step, graphs=graphs, batch=batch, nested=nested)
         events.op("aten::mean", at + 300, 20, [[batch, 4]])
         events.launch("cudaLaunchKernel", at + 305, ("reduce_kernel", 3))
         events.op("aten::ones_like", at + 330, 10, [[]])
@@ -110,9 +110,9 @@ def recording(*, graphs: bool = False, batch: int = 16) -> Trace:
     return events.trace()
 
 
-def forward(events: Events, at: int, step: int, *, graphs: bool, batch: int) -> None:
+def forward(events: Events, at: int, step: int, *, graphs: bool, batch: int, nested: bool = False) -> None:
     events.op("Torch-Compiled Region: 0/0", at, 150, [])
-    inputs = [[4, 8], [4], [batch, 8]]
+    inputs = [[4, 8], [4], [] if nested else [batch, 8]]
     events.op("CompiledFunction", at + 10, 130, inputs, **{"Sequence number": step, "Fwd thread id": 0})
     events.host("user_annotation", "## Call CompiledFxGraph fabc ##", at + 20, 100)
     if graphs:

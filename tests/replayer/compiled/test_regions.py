@@ -278,6 +278,37 @@ for _ in range(3):
     assert products == ["4,32;32,8", "4,16;16,8"] * 3
 
 
+def test_a_region_with_a_nested_tensor_takes_the_recorded_ops() -> None:
+    """GIVEN a recorded region whose nested argument has 16 rows, but no recorded shape WHEN the script calls the region with 16
+    rows and then with 32 rows THEN the first call takes the recorded ops. The second forward pass takes the same ops with 32
+    rows."""
+    made = replay_script(
+        """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 4), nn.ReLU()).cuda()
+compiled = torch.compile(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for rows in (16, 32):
+    parts = [torch.ones(rows // 4, 8), torch.ones(rows - rows // 4, 8)]
+    compiled(torch.nested.nested_tensor(parts, layout=torch.jagged).cuda()).values().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+        recording(nested=True),
+    )
+    names = made.strings
+    calls = [call.launching for call in region_calls(made)]
+    called = [[(names[made.host.name[row]], names[made.host.shapes[row]]) for row in rows] for rows in calls]
+    backward = [("triton_poi_fused_1", "16,4;16,4"), ("aten::mm", "4,16;16,8")]
+    assert called[:3] == [
+        [("aten::addmm", "4;16,8;8,4"), ("triton_poi_fused_relu_0", "16,4;16,4")],
+        backward,
+        [("aten::addmm", "4;32,8;8,4"), ("triton_poi_fused_relu_0", "32,4;32,4")],
+    ]
+
+
 def test_a_value_that_compiled_code_reads_is_copied_once() -> None:
     """GIVEN a recorded call of `torch.cond` with one copy to the host THEN the replay has one copy, too. The branches do not
     count as modules of the script."""

@@ -191,6 +191,15 @@ def test_a_function_with_other_input_sizes_takes_the_most_similar_recorded_call(
     assert found(regions, "0/0", ((20, 8),), SIN, "aten::mm") == "aten::sin (20, 8, 0)"
 
 
+def test_a_recorded_call_matches_if_only_shapes_of_inputs_are_missing() -> None:
+    """A recording has no shapes of nested tensors, but the compiled graph gets their values and offsets as inputs."""
+    regions = regions_of(("0/0", SIN, 16, 8))
+    for inputs in (((16, 8), (5, 2), (3,)), ((5, 2), (16, 8), (3,))):
+        assert found(regions, "0/0", inputs, SIN, "aten::mm") == "aten::sin (16, 8, 0)"
+        assert found(regions, "0/0", inputs, SIN, back=True) == "aten::sin (16, 8, 1)"
+    assert found(regions, "0/0", ((5, 2), (3,)), SIN) is None
+
+
 def test_a_recorded_call_of_another_compilation_matches_if_the_sizes_are_equal() -> None:
     """GIVEN two recorded compilations of a function WHEN the second one runs with the recorded sizes of the first THEN the
     replay takes the recorded call of the first. Another function with the same sizes has no effect."""
