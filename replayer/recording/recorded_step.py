@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from replayer.recording.data_parallel_stages import RecordedStage
 from traces.model.layouts import Shape
+from traces.model.row_order import lists_by_key
 from traces.model.trace import NONE, Column, Origin, StepKind
 
 T = TypeVar("T")
@@ -129,9 +130,15 @@ class RecordedStep:
         return names.count("backward"), names.count("optimizer")
 
     def differs_by_ns(self, other: RecordedStep) -> int:
-        """Add up the durations of the phases that only one of the two steps has."""
-        either = {**self.segments, **other.segments}
-        return sum(either[key].lasts_ns for key in self.segments.keys() ^ other.segments.keys())
+        """Add up the durations of the phases that only one of the two steps has. The phases with which both steps begin, and
+        those with which both steps end, belong to both steps."""
+        one, two = list(self.segments.values()), list(other.segments.values())
+        for _ in ("at the start", "at the end"):
+            same = sum(1 for _ in takewhile(lambda pair: pair[0].name == pair[1].name, zip(one, two, strict=False)))
+            one, two = one[same:][::-1], two[same:][::-1]
+        mine, theirs = (lists_by_key((segment.name, segment) for segment in of) for of in (one, two))
+        pairs = ((mine.get(name, []), theirs.get(name, [])) for name in {**mine, **theirs})
+        return sum(segment.lasts_ns for a, b in pairs for segment in (*a[len(b) :], *b[len(a) :]))
 
     def calls(self, exact: str) -> bool:
         return any(exact in segment.exact for segment in self.segments.values())

@@ -128,7 +128,7 @@ class StepChoice:
 
     def _steps_like(self, step: RecordedStep, among: list[int]) -> list[int]:
         # see Note [Training steps of several kinds]
-        key = among is self._evaluations, step.passes, frozenset(step.segments)
+        key = among is self._evaluations, step.passes, tuple(step.segments)
         if key not in self._alike:
             differ_ns = {i: step.differs_by_ns(self._steps[i]) for i in among if self._steps[i].passes == step.passes}
             most_ns = min(differ_ns.values(), default=0) + ALIKE_SHARE * sum(of.lasts_ns for of in step.segments.values())

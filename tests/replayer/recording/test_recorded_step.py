@@ -30,6 +30,13 @@ def test_steps_differ_by_the_time_of_phases_that_only_one_step_has() -> None:
     assert one.differs_by_ns(one) == 0
 
 
+def test_the_additional_phase_of_a_step_is_found_between_the_phases_that_both_steps_have() -> None:
+    """The first step also runs its model before the loader, for example to save a picture."""
+    one = step(forward_0=5, backward_0=7, forward_1=90, loader_0=2, forward_2=6)
+    other = step(forward_0=5, backward_0=7, loader_0=3, forward_1=1)
+    assert one.differs_by_ns(other) == other.differs_by_ns(one) == 90
+
+
 def test_a_slowed_step_takes_the_time_of_the_slow_step_in_each_phase() -> None:
     """If the slow step has no time before its first phase, the slowed step has none. The loader takes exactly the slow step's
     time."""
