@@ -16,7 +16,7 @@ from replayer.memory.device.oom import size_text
 from replayer.memory.spare_memory import spare_host_bytes
 from replayer.state import gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Doubt, Uniform
-from replayer.tensor.generators import BaseGenerator, PhiloxState, host_numbers, is_random, one_thread, without_warnings
+from replayer.tensor.generators import BaseGenerator, host_numbers, is_random, one_thread, philox_of, without_warnings
 from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, lazy_conjugation
 from replayer.torch_types import Op, TorchAny
 
@@ -93,7 +93,7 @@ def writable_values(tensor: TorchAny, *, replaced: bool = False, doubt: Doubt = 
     meta: TensorMeta = tensor.tensor_meta
     allocation: Allocation = tensor.allocation
     known = allocation.known
-    replaces = replaced and fills_allocation(tensor)
+    replaces = replaced and fills_allocation(tensor) and meta.numel <= KNOWN_LIMIT
     doubt = doubt if replaces else max(doubt, doubt_of(tensor))
     if replaces:
         known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
@@ -151,10 +151,11 @@ REJECTING: frozenset[Op] = frozenset({
 
 class Folding:
     """Computes the results of an op on the CPU if all values of its arguments are known. If an op in REJECTING fails on the
-    CPU, the CPU's error is raised, because CUDA raises the same error."""
+    CPU, the CPU's error is raised, because CUDA raises the same error. Random numbers are guesses, because a GPU draws other
+    numbers."""
 
-    def __init__(self, func: Op, writes: tuple[tuple[int | str, bool], ...]) -> None:
-        self._func = func
+    def __init__(self, func: Op, writes: tuple[tuple[int | str, bool], ...], device: int) -> None:
+        self._func, self._device, self._is_random = func, device, is_random(func)
         self._written = {at for at, _ in writes}
         self._outputs = {argument.name for argument in func._schema.arguments if argument.is_out}
         self._unknown = False
@@ -166,9 +167,9 @@ class Folding:
         host_kwargs = {name: self._on_host(value, name) for name, value in kwargs.items()}
         if self._unknown:
             return False
-        random = self._func in REJECTING and is_random(self._func)
+        drawing = host_numbers(philox_of(args, kwargs, self._device), 0) if self._is_random else nullcontext()
         try:
-            with one_thread(), lazy_conjugation(host_args), host_numbers(PhiloxState(), 0) if random else nullcontext():
+            with one_thread(), lazy_conjugation(host_args), drawing:
                 values = without_warnings(lambda: self._func(*host_args, **host_kwargs))
         except NotImplementedError:
             return False
@@ -176,7 +177,9 @@ class Folding:
             if self._func in REJECTING and self.doubt is not Doubt.GUESSED and not LACKS_KERNEL.search(str(error)):
                 raise
             return False
-        if not self._written and not random:
+        if self._is_random:
+            self.doubt = Doubt.GUESSED
+        if not self._written:
             results, contents = (made, values) if isinstance(made, list) else ([made], [values])
             for one, content in zip(results, contents, strict=True):
                 if one is not None:
@@ -192,7 +195,7 @@ class Folding:
             if not hasattr(value, "allocation"):
                 return value
             if at in self._written:
-                host: TorchAny = writable_values(value, replaced=at in self._outputs)
+                host: TorchAny = writable_values(value, replaced=self._is_random or at in self._outputs)
             else:
                 host = host_values(value)
                 self.doubt = max(self.doubt, doubt_of(value), Doubt(value.dtype.is_floating_point))

@@ -9,6 +9,7 @@ The replay makes these assumptions about unknown values:
 * Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Floats are within bounds, so
   `(x > 0).all()` is true.
 * Any other unknown comparison is False, or True if False would raise an error in the script (script_branches.py).
+* Random integers are drawn on the CPU, within the script's bounds and with its seed. A GPU draws other numbers.
 * If a script reads the sum or mean of another comparison, the share of true elements is `AssumedValues.share`.
 """
 
@@ -52,6 +53,10 @@ _OR = frozenset({aten.logical_or.default}) | _with_either("bitwise_or", "bitwise
 _MEANS = frozenset({aten.mean.default, aten.mean.dim})
 _SAME_OF_ALL = _MEANS | {aten.amax.default, aten.amin.default, aten.max.default, aten.min.default}
 _EMPTY = frozenset({aten.empty_like.default, aten.new_empty.default})
+# torch.randint calls `random_`, and torch.randperm calls `randperm.generator_out`
+_RANDOM_INTEGERS = frozenset(
+    getattr(packet, name) for packet in (aten.random_, aten.randint_like, aten.randperm) for name in packet._overload_names
+)
 _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 
 
@@ -69,8 +74,8 @@ def value_rule(func: Op, plan: Plan) -> Rule | None:
     if func is aten._foreach_add_.Scalar:
         return _count_all
     assume = _assumption(func, plan)
-    folds = (func in REJECTING or _depends_on_values(func, plan)) and _is_small(func, plan)
-    folding = Folding(func, plan.writes) if folds else None
+    folds = (func in REJECTING or func in _RANDOM_INTEGERS or _depends_on_values(func, plan)) and _is_small(func, plan)
+    folding = Folding(func, plan.writes, plan.device) if folds else None
     uniform = None
     if (
         isinstance(outcome, New)

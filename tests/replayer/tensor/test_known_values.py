@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replayer.errors import NotEmulated
-from replayer.tensor.allocation import KNOWN_LIMIT
+from replayer.tensor.allocation import KNOWN_LIMIT, Doubt
 from replayer.tensor.values import known_values as module
-from replayer.tensor.values.known_values import Folding, known_values, payload
+from replayer.tensor.values.known_values import Folding, doubt_of, known_values, payload
 from tests.replayer.fake_gpu import use
 
 _OPS = {
@@ -52,11 +52,11 @@ def test_results_of_ops_on_known_values_are_known() -> None:
     check()
 
 
-def test_the_values_of_random_overwritten_and_large_tensors_are_unknown() -> None:
+def test_the_values_of_random_floats_and_of_overwritten_and_large_tensors_are_unknown() -> None:
     use()
     x = torch.ones(3, dtype=torch.int64, device="cuda")
     assert (x + 1).tolist() == [2] * 3
-    x.add_(torch.randint(5, (3,), device="cuda"))
+    x.add_(_unknown_integers(3))
     assert (x + 1).tolist() == [0] * 3  # 0 is the placeholder for unknown values
     assert torch.bernoulli(torch.ones(3, device="cuda")).long().tolist() == [0] * 3
     assert (torch.rand(3, device="cuda") >= 0).tolist() == [False] * 3
@@ -64,6 +64,29 @@ def test_the_values_of_random_overwritten_and_large_tensors_are_unknown() -> Non
     assert (large == 0).tolist()[:2] == [True] * 2 and bool((large == 0).all())
     assert (torch.arange(KNOWN_LIMIT + 1, device="cuda") >= 0).tolist()[:2] == [False] * 2
     assert (torch.arange(KNOWN_LIMIT, device="cuda") >= 0).tolist()[:2] == [True] * 2
+
+
+def _unknown_integers(count: int) -> torch.Tensor:
+    return torch.rand(count, 10, device="cuda").argmax(1)
+
+
+def test_random_integers_are_guessed_within_their_bounds() -> None:
+    """Scripts derive shapes from random integers: the classes of a one-hot encoding, or the rows that a mask selects. The
+    guessed numbers therefore agree with each other. The same seed draws the same numbers."""
+    use()
+    drawn = torch.randint(3, 9, (200,), device="cuda")
+    assert doubt_of(drawn) is Doubt.GUESSED and set(drawn.tolist()) == set(range(3, 9)) and F.one_hot(drawn).shape == (200, 9)
+    assert sum((drawn == number).nonzero().shape[0] for number in range(3, 9)) == 200
+    assert torch.randint_like(drawn, 2).max().item() == 1
+    order = torch.randperm(50, device="cuda")
+    assert order.tolist() != list(range(50)) and sorted(order.tolist()) == list(range(50))
+    for generator in (None, torch.Generator("cuda")):
+        seeded = []
+        for _ in range(2):
+            torch.cuda.manual_seed(1) if generator is None else generator.manual_seed(1)
+            seeded.append([torch.randint(1000, (4,), device="cuda", generator=generator).tolist() for _ in range(2)])
+        assert seeded[0] == seeded[1] and seeded[0][0] != seeded[0][1]
+    assert known_values(torch.randperm(KNOWN_LIMIT + 1, device="cuda")) is None
 
 
 def test_sums_and_means_of_many_equal_elements_equal_those_of_torch() -> None:
@@ -85,7 +108,7 @@ def test_assumed_correct_predictions_never_exceed_the_number_of_labels() -> None
     In other comparisons, half of the elements are assumed to be true.
     """
     use()
-    likeliest, labels = torch.rand(8, 10, device="cuda").topk(5)[1].t(), torch.randint(10, (8,), device="cuda")
+    likeliest, labels = torch.rand(8, 10, device="cuda").topk(5)[1].t(), _unknown_integers(8)
     right = likeliest.eq(labels.view(1, -1).expand_as(likeliest))
     assert right.sum().item() == 8 and right.sum(0).tolist() == [1] * 8
     assert right.float().mean().item() == np.float32(8 / 40)
@@ -116,7 +139,7 @@ def test_random_ops_with_valid_known_values_do_not_advance_the_cpu_generator() -
     std = torch.tensor([1.0, 2.0]).cuda()
     assert torch.normal(0.0, std, generator=generator).shape == (2,)
     assert torch.multinomial(std, 2, generator=generator).shape == (2,)
-    assert known_values(torch.normal(0.0, std)) is None
+    assert doubt_of(torch.normal(0.0, std)) is Doubt.GUESSED
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -143,7 +166,7 @@ def test_dividing_integers_by_zero_raises_no_error(elements: int) -> None:
 
 def test_comparing_two_different_unknown_tensors_gives_an_unknown_result() -> None:
     use()
-    one, other = (torch.randint(10, (8,), device="cuda") for _ in range(2))
+    one, other = _unknown_integers(8), _unknown_integers(8)
     assert [bool((one == one).all()), bool((one != one).any())] == [True, False]
     assert [(one == other).sum().item(), (one != other).sum().item()] == [4, 4]  # half of the eight comparisons
 
@@ -157,7 +180,7 @@ def test_two_tensors_are_assumed_to_be_close_but_not_equal() -> None:
 
 
 def conditions() -> dict[str, torch.Tensor]:
-    drawn, labels = torch.rand(8, device="cuda"), torch.randint(10, (8,), device="cuda")
+    drawn, labels = torch.rand(8, device="cuda"), _unknown_integers(8)
     known = {str(value): torch.full((8,), value, device="cuda") for value in (True, False)}
     return {"bound": drawn > 0, "equal": labels == labels.flip(0), **known}
 
@@ -259,7 +282,7 @@ def test_an_attention_mask_of_odd_width_is_padded_for_the_memory_efficient_kerne
 def test_results_that_do_not_depend_on_an_unknown_operand_are_known() -> None:
     use()
     # GIVEN an unknown condition and an unknown count, as in a loop that generates tokens
-    unknown, unfinished = torch.rand(2, device="cuda") > 0.3, torch.randint(0, 2, (2,), device="cuda")
+    unknown, unfinished = torch.rand(2, device="cuda") > 0.3, _unknown_integers(2)
     stopped = torch.full((2,), True, device="cuda")
     # THEN `| True` is True and `& False` is False, for tensors and for plain numbers
     assert (unknown | stopped).tolist() == (unknown | True).tolist() == (True | unknown).tolist() == [True, True]
@@ -282,12 +305,12 @@ def test_computing_known_values_uses_one_thread_and_then_restores_the_thread_cou
         seen.append(torch.get_num_threads())
         raise NotImplementedError
 
-    add._schema = torch.ops.aten.add.Tensor._schema  # type: ignore[attr-defined]
+    add._schema, add.tags = torch.ops.aten.add.Tensor._schema, ()  # type: ignore[attr-defined]
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
         x = torch.arange(4).cuda()
-        assert not Folding(cast(Any, add), ()).fold(x, (x, 1), {})
+        assert not Folding(cast(Any, add), (), 0).fold(x, (x, 1), {})
         assert seen == [1] and torch.get_num_threads() == 3
         assert (x + 1).tolist() == [1, 2, 3, 4] and torch.get_num_threads() == 3
     finally:
