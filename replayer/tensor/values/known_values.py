@@ -32,7 +32,7 @@ def known_values(tensor: TorchAny) -> torch.Tensor | float | int | bool | None:
         return meta.with_bits(torch.full((), known.value, dtype=meta.dtype, device="cpu")).clone().item()
     if isinstance(known, torch.Tensor) and meta.offset * meta.itemsize + meta.extent_bytes <= known.untyped_storage().nbytes():
         return view_of(known.untyped_storage(), meta)
-    return None
+    return None if meta.numel else torch.empty(meta.shape, dtype=meta.dtype, device="cpu")
 
 
 def host_values(tensor: TorchAny) -> torch.Tensor | None:

@@ -55,7 +55,9 @@ _SAME_OF_ALL = _MEANS | {aten.amax.default, aten.amin.default, aten.max.default,
 _EMPTY = frozenset({aten.empty_like.default, aten.new_empty.default})
 # torch.randint calls `random_`, and torch.randperm calls `randperm.generator_out`
 _RANDOM_INTEGERS = frozenset(
-    getattr(packet, name) for packet in (aten.random_, aten.randint_like, aten.randperm) for name in packet._overload_names
+    getattr(packet, name or "default")
+    for packet in (aten.random_, aten.randint_like, aten.randperm)
+    for name in packet._overload_names
 )
 _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 

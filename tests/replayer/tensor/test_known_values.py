@@ -66,6 +66,15 @@ def test_the_values_of_random_floats_and_of_overwritten_and_large_tensors_are_un
     assert (torch.arange(KNOWN_LIMIT, device="cuda") >= 0).tolist()[:2] == [True] * 2
 
 
+@pytest.mark.parametrize("chosen", [[], [1], [0, 1, 2]])
+def test_values_selected_by_a_known_mask_are_written_there(chosen: list[int]) -> None:
+    use()
+    values, mask = torch.tensor([7, 8, 9]).cuda(), torch.tensor([at in chosen for at in range(3)]).cuda()
+    target = torch.full((3,), 5, device="cuda")
+    target[mask] = values[mask]
+    assert target.tolist() == [value if at in chosen else 5 for at, value in enumerate([7, 8, 9])]
+
+
 def _unknown_integers(count: int) -> torch.Tensor:
     return torch.rand(count, 10, device="cuda").argmax(1)
 
