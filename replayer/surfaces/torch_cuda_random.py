@@ -12,12 +12,9 @@ import torch
 
 from replayer.state import gpu
 from replayer.surfaces.patching import generic
-from replayer.tensor.generators import BaseGenerator, DefaultGenerators, Generator, check_generator, refuse_in_capture
-from replayer.torch_types import TorchAny, TorchFunction
-from traces.script.patching import patch, patch_around
-
-_FUNCTIONS = "multinomial bernoulli poisson binomial".split()
-_METHODS = "normal_ uniform_ random_ exponential_ bernoulli_ cauchy_ geometric_ log_normal_ bernoulli multinomial".split()
+from replayer.tensor.generators import BaseGenerator, DefaultGenerators, Generator, refuse_in_capture
+from replayer.torch_types import TorchAny
+from traces.script.patching import patch
 
 
 def _any_generator(device: TorchAny = "cpu") -> TorchAny:
@@ -31,14 +28,7 @@ def _any_generator(device: TorchAny = "cpu") -> TorchAny:
     return Generator(index)
 
 
-def _draw_checked(draw: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    check_generator(args, kwargs)
-    return draw(*args, **kwargs)
-
-
 def install(torch_module: ModuleType) -> None:
     patch(torch_module.cuda, default_generators=DefaultGenerators())
     patch(torch_module, Generator=generic("Generator", BaseGenerator, _any_generator))
     patch(Generator, __module__="torch")
-    for owner, names in ((torch_module, _FUNCTIONS), (torch_module.Tensor, _METHODS)):
-        patch_around(owner, **dict.fromkeys(names, _draw_checked))

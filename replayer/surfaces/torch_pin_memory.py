@@ -17,9 +17,8 @@ import torch
 from replayer.errors import require
 from replayer.ops.pinned_tensors import is_pinned, pinned_copy, pinned_empty
 from replayer.state import host_memory
-from replayer.tensor.generators import check_generator
 from replayer.torch_types import TorchAny, TorchFunction
-from traces.script.patching import patch, patch_everywhere
+from traces.script.patching import patch, patch_around, patch_everywhere
 
 # functions that return uninitialized tensors
 EMPTY = "empty empty_like empty_strided empty_permuted".split()
@@ -39,6 +38,7 @@ def install(torch_module: ModuleType) -> None:
     for owner, empty, filled in ((torch_module, EMPTY, FILLED), (tensor_class, NEW_EMPTY, NEW_FILLED)):
         patch(owner, **{name: with_pin_memory(getattr(owner, name), _empty) for name in empty})
         patch(owner, **{name: with_pin_memory(getattr(owner, name)) for name in filled})
+    patch_around(torch_module, randperm=_randperm)
     patch_everywhere(randperm, torch_module.randperm)  # torch.utils.data.dataset also imports this function
     patch(
         torch_module._C,
@@ -75,6 +75,14 @@ def pinned(self: TorchAny, device: TorchAny = None) -> bool:
     return is_pinned(self)
 
 
+def _randperm(draw: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    try:
+        return draw(*args, **kwargs)
+    except RuntimeError as error:
+        require("generator device" not in str(error), "Expected a 'cpu' device type for generator but found 'cuda'")
+        raise
+
+
 def _empty(made: torch.Tensor) -> torch.Tensor:
     return pinned_empty(tuple(made.shape), made.stride(), made.dtype)
 
@@ -82,8 +90,6 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
 def with_pin_memory(make: TorchFunction, pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy) -> TorchFunction:
     @wraps(make)
     def pinning(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        if "generator" in kwargs:
-            check_generator(args, kwargs)
         if kwargs.get("out") is not None and kwargs.get("device") is not None:
             asked, given = torch.device(kwargs["device"]).type, kwargs["out"].device.type
             if asked != given:  # see `check_out_type_matches` in PyTorch

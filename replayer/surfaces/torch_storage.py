@@ -42,8 +42,8 @@ def install(torch_module: ModuleType) -> None:
 
     def new_tensor(of_host: TorchAny, self: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
         storage = args[0]._untyped_storage if args and isinstance(args[0], typed) else args[0] if args else None
-        if isinstance(storage, VirtualStorage):
-            return torch.empty(0, dtype=self.dtype, device=storage.device).set_(args[0])
+        if isinstance(storage, VirtualStorage if self.is_cpu else untyped):
+            return torch.empty(0, dtype=self.dtype, device=self.device).set_(args[0])
         try:
             return of_host(self, *args, **options)
         except (RuntimeError, TypeError) as error:

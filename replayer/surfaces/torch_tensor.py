@@ -22,7 +22,7 @@ from replayer.tensor.planning.shape_inference import QUANTISED
 from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.subclasses import plain_class, virtual_class
 from replayer.tensor.tensor import ACTUAL_CLASS, VirtualTensor, move_to
-from replayer.tensor.tensor_meta import BACKEND, is_virtual
+from replayer.tensor.tensor_meta import BACKEND, in_words_of_cuda, is_virtual
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch, patch_around, stands_for, temporarily_set
 from traces.script.script_hooks import SCALAR_READS
@@ -160,6 +160,8 @@ def _within(scope: TorchAny, call: TorchFunction) -> TorchFunction:
         before, scope.within = scope.within, True
         try:
             return call(*args, **kwargs)
+        except NotImplementedError as error:
+            raise in_words_of_cuda(error) from None
         finally:
             scope.within = before
 

@@ -4,10 +4,16 @@
     torch.nn.functional.dropout(x, 0.5)     # generator.get_offset() increases by 4
 
 Each random op increases the generator's offset as on a real GPU (native/cuda/DistributionTemplates.h).
+
+Note [Device of a generator in C++]
+    Without CUDA, PyTorch can create only CPU generators. `Generator.__new__` therefore replaces the device in the C++ object of
+    a CPU generator. PyTorch's CPU kernels then reject this generator, as they reject the generator of a real GPU.
 """
 
 from __future__ import annotations
 
+import ctypes
+import re
 import struct
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -78,20 +84,28 @@ class PhiloxState:
         capture.put_back(id(self), lambda: lambda: setattr(self, "offset", before))
 
 
+def _offset_of_device() -> int:
+    generator, keys = BaseGenerator(), torch._C.DispatchKeySet(torch._C.DispatchKey.CPU).raw_repr()
+    of_cpu = re.compile(rb"\0\xff.{6}" + re.escape(keys.to_bytes(8, "little")), re.DOTALL)
+    found = of_cpu.search(ctypes.string_at(generator._cdata, 128))
+    assert found is not None
+    return found.start()
+
+
+_DEVICE_AT = _offset_of_device()
+_PRIVATE_USE = 20  # number of the device type in c10 that the virtual GPU has
+
+
 class Generator(BaseGenerator):  # type: ignore[misc]
     def __new__(cls, index: int = 0, philox: PhiloxState | None = None) -> Self:
         self: Self = BaseGenerator.__new__(cls)
-        self._index = index
+        # see Note [Device of a generator in C++]
+        ctypes.memmove(self._cdata + _DEVICE_AT, bytes((_PRIVATE_USE, index)), 2)
         self.philox = philox or PhiloxState()
         STATE.generators[self._cdata] = self
         return self
 
-    _index: int
     philox: PhiloxState
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cuda", self._index)
 
     def manual_seed(self, seed: int) -> Self:
         super().manual_seed(seed)  # raises an error if the seed is out of range
@@ -139,12 +153,14 @@ class Generator(BaseGenerator):  # type: ignore[misc]
 
     def clone_state(self) -> Generator:
         refuse_in_capture("Cannot call CUDAGeneratorImpl::clone_impl")
-        return Generator(self._index, PhiloxState(self.philox.seed, self.philox.offset))
+        return Generator(self.device.index, PhiloxState(self.philox.seed, self.philox.offset))
 
     def graphsafe_get_state(self) -> Generator:
-        return Generator(self._index, self.philox)
+        return Generator(self.device.index, self.philox)
 
     def graphsafe_set_state(self, other: Generator) -> Self:
+        require(isinstance(other, BaseGenerator), f"expected a Generator, but got {type(other).__name__}", TypeError)
+        require(isinstance(other, Generator), "Expected a CUDA Generator")
         self.philox = other.philox
         return self
 
@@ -155,7 +171,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return f"<torch._C.Generator object at {id(self):#x}>"
 
     def __reduce__(self) -> tuple[TorchAny, ...]:
-        return _restored, (self._index, self.get_state())
+        return _restored, (self.device.index, self.get_state())
 
 
 def allocate_seed_and_offset(device: int) -> tuple[Allocation, Allocation]:
@@ -222,15 +238,8 @@ def philox_of(args: Sequence[TorchAny], kwargs: Kwargs, device: int) -> PhiloxSt
 
 def require_device(args: Sequence[TorchAny], kwargs: Kwargs, device_type: str) -> None:
     generator = _generator_in(args, kwargs)
-    found = device_type if generator is None else "cpu" if virtual_generator(generator) is None else "cuda"
+    found = device_type if generator is None else generator.device.type
     require(found == device_type, f"Expected a '{device_type}' device type for generator but found '{found}'")
-
-
-def check_generator(args: Sequence[TorchAny], kwargs: Kwargs) -> None:
-    if type(_generator_in(args, kwargs)) is Generator:
-        tensors = [value for value in (*args, kwargs.get("out")) if isinstance(value, torch.Tensor)]
-        device = tensors[0].device if tensors else kwargs.get("device")
-        require_device(args, kwargs, torch.device(device).type if device is not None else torch.get_default_device().type)
 
 
 _CELL: TorchAny = torch.zeros((), device="cpu")

@@ -43,7 +43,7 @@ from torch.overrides import has_torch_function_unary
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-from replayer.errors import NotEmulated
+from replayer.errors import NotEmulated, require
 from replayer.state import STATE, gpu
 from replayer.tensor.allocation import (
     Allocation,
@@ -285,7 +285,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             self.allocation,
         )
 
-    def set_(self, source: TorchAny = None, storage_offset: int = 0, size: TorchAny = None, stride: TorchAny = None) -> Self:  # type: ignore[override]
+    def set_(self, source: TorchAny = None, *layout: TorchAny, **options: TorchAny) -> Self:
         if isinstance(source, torch.storage.TypedStorage):
             if source.dtype != self.dtype:
                 raise RuntimeError(
@@ -293,17 +293,21 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
                     f" {scalar_type(source.dtype)} for argument 1 'storage'"
                 )
             source = source._untyped_storage
-        if isinstance(source, torch.UntypedStorage) and not isinstance(source, VirtualStorage):
+        if isinstance(source, VirtualTensor) and (layout or options):
+            require(source.is_contiguous(), "passed in tensor to be used as storage must be contiguous")
+            source = source.untyped_storage()
+        if isinstance(source, torch.UntypedStorage) and source.device != self.device:
             raise other_device(self, source)
         if not isinstance(source, VirtualStorage):
             empty: TorchAny = super().set_
             made: Self = empty() if source is None else empty(source)
             return made
+        like = torch.empty(0, dtype=self.dtype, device="meta")
+        like.set_(torch.UntypedStorage(source.nbytes(), device="meta"), *layout, **options)  # raises PyTorch's errors
+        source.resize_(like.untyped_storage().nbytes())
         meta = self.tensor_meta
-        shape = (source.nbytes() // meta.itemsize,) if size is None else tuple(size)
-        table = self.plan_cache.metas
-        steps = table.contiguous(shape, meta.dtype, meta.index).stride if stride is None else tuple(stride)
-        there = table.of(shape, steps, storage_offset, meta.dtype, source.device.index, meta.is_conj, meta.is_neg)
+        placed = tuple(like.shape), like.stride(), int(like.storage_offset())
+        there = self.plan_cache.metas.of(*placed, meta.dtype, meta.index, meta.is_conj, meta.is_neg)
         with torch.no_grad():
             assign_data(self, there, source.allocation)
         return self

@@ -140,13 +140,26 @@ def test_a_generator_of_a_different_device_is_rejected() -> None:
     use()
     on_gpu, on_cpu = torch.Generator("cuda"), torch.Generator()
     x = torch.zeros(3, device="cuda")
-    for draw in (lambda: torch.rand(3, generator=on_gpu), lambda: torch.zeros(3).normal_(generator=on_gpu)):
+    host = torch.ones(3)
+    for draw in (
+        lambda: torch.rand(3, generator=on_gpu),
+        lambda: torch.normal(0.0, 1.0, (3,), generator=on_gpu),
+        lambda: host.normal_(generator=on_gpu),
+        lambda: torch.randperm(3, generator=on_gpu),
+        lambda: torch.rrelu(host, training=True, generator=on_gpu),
+        lambda: torch._standard_gamma(host, generator=on_gpu),
+        lambda: torch.ops.aten.bernoulli(host, generator=on_gpu),
+        lambda: torch.nn.init.trunc_normal_(host, generator=on_gpu),
+        lambda: torch.utils.data.random_split(torch.utils.data.TensorDataset(host), [1, 2], on_gpu),
+    ):
         with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
             draw()
     for draw in (lambda: torch.randperm(3, device="cuda", generator=on_cpu), lambda: x.uniform_(generator=on_cpu)):
         with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
             draw()
     x.uniform_(generator=on_gpu)
+    with torch.device("cuda"):
+        assert torch.randperm(3, generator=on_gpu).is_cuda
 
 
 def test_graph_safe_generator_states_share_one_offset() -> None:
@@ -158,6 +171,10 @@ def test_graph_safe_generator_states_share_one_offset() -> None:
     generator.graphsafe_set_state(copied)
     assert generator.get_offset() == 0
     assert generator.set_offset(8) is generator
+    with pytest.raises(RuntimeError, match=r"^Expected a CUDA Generator$"):
+        generator.graphsafe_set_state(torch.Generator())
+    with pytest.raises(TypeError, match=r"^expected a Generator, but got NoneType$"):
+        generator.graphsafe_set_state(None)  # type: ignore[arg-type]
 
 
 def test_a_generator_of_a_missing_device_is_rejected() -> None:

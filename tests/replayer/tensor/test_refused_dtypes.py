@@ -610,6 +610,14 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch.tril_indices(2, 2, dtype=torch.float16, device="cuda"),
         "\"tril_indices_cuda\" not implemented for 'Half'",
     ),
+    "median of float8": (
+        lambda: torch.median(on_gpu(3).to(torch.float8_e4m3fn)),
+        "\"sortKeyValueInplace\" not implemented for 'Float8_e4m3fn'",
+    ),
+    "distances in float8": (
+        lambda: torch.pdist(on_gpu(3, 2).to(torch.float8_e5m2)),
+        "\"pdist_cuda\" not implemented for 'Float8_e5m2'",
+    ),
     "lists of float8": (
         lambda: torch._foreach_abs([on_gpu(2, dtype=torch.float8_e5m2)]),
         "\"foreach_unary_op_cuda\" not implemented for 'Float8_e5m2'",
@@ -624,6 +632,10 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         " clone() the tensor before performing the operation.",
     ),
     "unknown type": (lambda: on_gpu(2).type("torch.cuda.Other"), "invalid type: 'torch.cuda.Other'"),
+    "copy of a tensor of oneDNN": (
+        lambda: torch.ones(2).to_mkldnn().cuda(),
+        "Unsupported device type for mkldnn layout: cuda",
+    ),
     "new tensor on the CPU": (
         lambda: on_gpu(2).new(3, device="cpu"),
         "legacy constructor expects device type: cuda but device type: cpu was passed",

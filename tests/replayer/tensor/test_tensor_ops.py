@@ -412,6 +412,8 @@ def test_wrong_devices_and_shapes_raise_the_errors_of_cuda() -> None:
     for storage in (x.untyped_storage(), typed):
         with pytest.raises(RuntimeError, match=wrong):
             torch.empty(0).set_(storage)
+        with pytest.raises(RuntimeError, match=wrong):
+            torch.empty(0).new(storage)
     with pytest.raises(TypeError, match=r"cannot pin 'torch.storage.UntypedStorage' only CPU memory can be pinned"):
         x.untyped_storage().pin_memory()
     with pytest.raises(NotImplementedError, match="not implemented for 'Bool'"):
@@ -541,6 +543,37 @@ def test_resized_tensors_and_output_arguments_get_the_expected_memory() -> None:
     assert x.data_ptr() == y.data_ptr() and x.shape == y.shape
     x.set_(y.untyped_storage(), 2, (2,), (1,))
     assert x.data_ptr() == y.data_ptr() + 8
+
+
+def test_set_accepts_a_layout_and_enlarges_a_storage_that_is_too_small() -> None:
+    use(devices=2)
+    x: Any = torch.empty(0, device="cuda")
+    y = torch.ones(6, device="cuda")
+    x.set_(y, 1, (2, 2), (3, 1))
+    assert (x.data_ptr(), x.shape, x.stride()) == (y.data_ptr() + 4, (2, 2), (3, 1))
+    x.set_(y.untyped_storage(), 0, (10,))
+    assert y.untyped_storage().nbytes() == 40 and x.data_ptr() == y.data_ptr()
+    assert x.set_(torch.ones(2, 3, device="cuda").untyped_storage()).shape == (6,)
+
+
+@pytest.mark.parametrize(
+    ("layout", "text"),
+    [
+        ((-1, (2,), (1,)), "Tensor: invalid storage offset -1"),
+        ((0, (2,), (1, 1)), r"unequal size length \(1\) and stride length \(2\)"),
+    ],
+)
+def test_set_rejects_an_invalid_layout(layout: Any, text: str) -> None:
+    use(devices=2)
+    x: Any = torch.empty(0, device="cuda")
+    y = torch.ones(6, device="cuda")
+    for source in (y, y.untyped_storage()):
+        with pytest.raises(RuntimeError, match=text):
+            x.set_(source, *layout)
+    with pytest.raises(RuntimeError, match='device "cuda:1" to a storage on different device "cuda:0"'):
+        torch.empty(0, device="cuda:1").set_(y.untyped_storage())
+    with pytest.raises(RuntimeError, match='device "cuda:0" to a storage on different device "cpu"'):
+        x.new(torch.ones(2).untyped_storage())
 
 
 class Named(torch.Tensor):
