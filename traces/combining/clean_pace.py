@@ -56,8 +56,10 @@ class CleanPace:
         self._by_stage: _StagePace | None = None
         factors = {name: factor for name, factor in run.host_scale.items() if 0 < factor < np.inf}
         labels = PhaseLabels(trace, counts_in(factors))
-        keys = zip(labels.texts, labels.names, labels.phases, strict=True)
-        by_label = [next((factors[key] for key in of if key in factors), 1.0) for of in keys]
+        # see Note [The clean steps decide] in profiler_cost.py
+        of_training = {name: min(factor, 1.0) for name, factor in factors.items()}
+        own = [factors.get(text, factors.get(name)) for text, name in zip(labels.texts, labels.names, strict=True)]
+        by_label = [of_training.get(name, 1.0) if of is None else of for name, of in zip(labels.phases, own, strict=True)]
         self.scale = np.array([*by_label, 1.0])[labels.of]
         if run.profiler_cost is None:
             return
@@ -78,7 +80,6 @@ class CleanPace:
             else:
                 kinds = trace.steps.kind[trace.phases.step[[steps.rows[of[0]] for of in places]]]
                 scale = self.scale[steps.rows[places[0][0]]]  # one factor for all phases with this label
-                # see Note [The clean steps decide] in profiler_cost.py
                 usual_ns = of_steps + (scale - 1) * np.minimum(of_steps, median_or_zero(of_steps) if scale > 1 else np.inf)
                 for kind in np.unique(kinds).tolist():
                     own, clean = kinds == kind, is_clean[kind == StepKind.EVALUATION] & (labels.of == labels.ids[text])

@@ -168,7 +168,7 @@ def compared_phases(
         # leave out a phase that only clean or only profiled steps have, or of which the recorder saw only the end
         if name in theirs and labels.phases[names[name]] not in cut_otherwise and usual_ns >= LEAST_NOISE * profiled_ns:
             shared.append(name)
-    of_clean, of_profiled = np.flatnonzero(in_clean), np.flatnonzero(in_profiled)
+    of_clean, of_profiled = np.flatnonzero(in_clean), steps.rows[in_profiled[steps.rows] & ~steps.unseen]
     earlier = (_earlier_phases(trace, labels, *of) for of in ((of_clean, common), (of_profiled, theirs)))
     groups = _groups(shared, *earlier)
     whole_ns, wait_ns = of.duration_ns, waits.within(of.start_ns, of.end_ns)

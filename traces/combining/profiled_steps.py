@@ -78,7 +78,8 @@ class ProfiledSteps:
         self.steps = np.unique(phases.step[self.rows])
         self.of = phases.step[self.rows]
         # see Note [The wait for a batch] in clean_pace.py
-        known = phases.name[clean[before_loader(trace, clean)]]
+        names, steps = np.unique(phases.name[clean[before_loader(trace, clean)]], return_counts=True)
+        known = names[2 * steps >= len(np.unique(phases.step[clean]))]
         self.unseen = before_loader(trace, self.rows) & ~np.isin(phases.name[self.rows], known)
 
     def texts(self, labels: PhaseLabels) -> list[str]:

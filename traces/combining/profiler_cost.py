@@ -14,8 +14,9 @@ Note [The clean steps decide]
     factor, so the host and the GPU are simulated in this phase. If several factors give the right duration, the factor nearest
     to that of other phases is used. If a factor is greater than 1, the profile lacks work of this phase. This work does not
     depend on the rest of the phase, so a phase longer than the median becomes longer only by as much as the median phase.
-    Finally, one number multiplies all factors, so that the median length of the corrected profiled steps is the median length
-    of the clean steps.
+    Evaluation steps without factors of their own use the factors of training steps, but no factor greater than 1. Finally, one
+    number multiplies all factors, so that the median length of the corrected profiled steps is the median length of the clean
+    steps.
 
 Note [Threads at the same time]
     The replicas of nn.DataParallel run in threads, and each thread waits for Python's lock while another thread runs. A

@@ -182,6 +182,26 @@ def test_waits_in_unprofiled_steps_include_ops_that_only_the_profiler_recorded()
     assert (phases.duration_ns * pace.scale)[-5:].tolist() == pytest.approx([10, 50, 20, 80, 300])
 
 
+def test_phases_before_the_wait_for_a_batch_are_left_out_unless_most_clean_steps_have_them() -> None:
+    """GIVEN clean steps with a copy of 50 ns and a forward pass of 300 ns WHEN the profiled step has another phase "forward"
+    before its wait, as only one of four clean steps has THEN copy and forward pass are compared with 50 and 600 ns."""
+    later = [("loader", 100), ("h2d", 50), ("forward", 300)]
+    steps: list[Step] = [(StepKind.STEADY, [("other", 10), *later])] * 3
+    steps.append((StepKind.STEADY, [("other", 10), ("forward", 900), *later]))
+    profiled = [("other", 20), ("forward", 40), ("loader", 20), ("h2d", 50), ("forward", 600)]
+    trace = recorded([*steps, (StepKind.PROFILED, profiled)])
+    run = with_clean_pace(trace.runs[0], trace, 0, ["forward"])
+    assert run.host_scale["h2d"] == run.host_scale["forward"] == pytest.approx(350 / 650)
+
+
+def test_evaluation_steps_do_not_use_factors_of_training_steps_above_1() -> None:
+    evaluation: Step = (StepKind.EVALUATION, [("h2d", 10), ("forward", 100)])
+    trace = recorded([(StepKind.PROFILED, [("h2d", 10), ("forward", 100), ("backward", 10)]), evaluation])
+    trace.runs[0] = Run(host_scale={"h2d": 90, "forward": 0.5, "backward": 1})
+    assert clean_phases(trace, 0) == {"h2d": 900, "forward": 50, "backward": 10}
+    assert clean_phases(trace, 1) == {"h2d": 10, "forward": 50}
+
+
 def test_batch_waits_and_other_phases_add_up_to_the_median_step() -> None:
     """GIVEN clean steps of 200, 400 and 400 ns WHEN all phases except the wait take 100 ns THEN a profiled step waits 300 ns,
     so its times add up to the median step."""
