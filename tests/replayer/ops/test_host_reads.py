@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from replayer.ops.host_reads import reads_an_argument
+from replayer.ops.host_reads import equal_without_kernel, reads_an_argument
 from tests.replayer.fake_gpu import use
 
 
@@ -63,6 +63,16 @@ def test_masked_assignment_reads_the_mask_unless_the_value_is_one_number(
     assert reads_an_argument(torch.ops.aten.index_put_.default, args, {}) is reads
     value.allocation = None
     assert reads_an_argument(torch.ops.aten.index_put_.default, args, {}) is (on_gpu and dtype == "bool")
+
+
+def test_torch_equal_needs_no_kernel_for_other_shapes_or_the_same_memory() -> None:
+    """The results are those of ATen/native/cuda/Equal.cpp. None means that the values have to be compared."""
+    use()
+    x, empty = torch.ones(2, 3, device="cuda"), torch.ones(0, 3, device="cuda")
+    assert equal_without_kernel(x, x.view(3, 2)) is False
+    assert equal_without_kernel(x, x) is True and equal_without_kernel(empty, empty.clone()) is True
+    assert equal_without_kernel(x, x.clone()) is None and equal_without_kernel(x[0], x[1]) is None
+    assert equal_without_kernel(x, torch.ones(2, 3)) is None and equal_without_kernel(torch.ones(2, 3), x) is None
 
 
 def test_known_integers_take_precedence_over_recorded_values() -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.traces.handmade import training
 from tests.traces.kineto.test_eras import T0, Event, call, kernel, op
 from traces.analyses.stragglers import stragglers
+from traces.combining.rank_clocks import on_one_clock
 from traces.kineto import read_kineto
 from traces.model.trace import Trace, TraceImportError
 
@@ -134,3 +136,11 @@ def test_clocks_of_unnumbered_steps_differ_by_less_than_half_a_step(tmp_path: Pa
     ends_ns = trace.collectives.end_ns.reshape(2, 3)
     assert float(np.median(trace.steps.duration_ns)) == 1_500_000
     assert (ends_ns[1] - ends_ns[0]).tolist() == [0 if moved else late_us * 1_000] * 3
+
+
+def test_a_rank_is_shifted_only_if_its_clock_differs_by_more_than_100_us() -> None:
+    trace = training()
+    for ahead_ns, is_shifted in ((0, False), (100_000, False), (-100_000, False), (100_001, True), (-100_001, True)):
+        (found,) = on_one_clock([trace], [ahead_ns])
+        assert (found is not trace) is is_shifted
+        assert (found.steps.start_ns - trace.steps.start_ns == (-ahead_ns if is_shifted else 0)).all()

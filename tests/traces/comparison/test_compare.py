@@ -15,11 +15,12 @@ import pytest
 
 from tests.replayer.compiled.handmade_recording import recording as compiled_recording
 from tests.traces.comparison.test_changed_ops import recording
+from tests.traces.figures.test_pace import of_lengths, with_long_steps
 from tests.traces.handmade import MS, US, Call, calls, phase_grained, replay_of, training
 from traces.comparison.changed_ops import ChangeLists, Changes, changes
 from traces.comparison.compare import compare, have_same_stream_numbers, pair_streams
 from traces.comparison.comparison_figures import Both, Comparison
-from traces.comparison.explain import explain
+from traces.comparison.explain import explain, slow_steps_sentence
 from traces.comparison.gate import check
 from traces.figures.spread import Spread
 from traces.kineto import read_kineto
@@ -501,3 +502,42 @@ def test_a_trace_without_phases_is_compared_by_its_ops() -> None:
     for result in (compare(training(), bare), compare(bare, training())):
         kernels, ops = result.changes.kernels, result.changes.ops
         assert result.verdict.same and not (kernels.added or kernels.gone or ops.added or ops.gone)
+
+
+@pytest.mark.parametrize(
+    ("long", "long_ms", "judged", "error"),
+    [
+        ([0, 4], 12, "rarer_steps", 0.2),
+        ([0, 4], 10.4, "steps", 0.04),  # within the tolerance of 5 %
+        ([4], 12, "steps", None),  # A single step is not compared.
+    ],
+)
+def test_steps_with_different_kernels_are_compared_separately(
+    long: list[int], long_ms: float, judged: str, error: float | None
+) -> None:
+    """GIVEN two traces whose median step takes 2 ms WHEN two steps with another kernel take 10 ms in one trace and 12 ms in the
+    other trace THEN the verdict is a difference of 20 %."""
+    apart = compare(with_long_steps([0, 4], 10), with_long_steps(long, long_ms))
+    assert apart.judged == judged and apart.steps.error == 0
+    differ = "But the steps with other kernels differ: 10.0 ms -> 12.0 ms."
+    warning = {0.2: differ, 0.04: ""}.get(error or 0, "But the average step")
+    assert slow_steps_sentence(apart).startswith(warning) and bool(slow_steps_sentence(apart)) is bool(warning)
+    assert (apart.rarer_steps and apart.rarer_steps.error) == (None if error is None else pytest.approx(error))
+
+
+@pytest.mark.parametrize(
+    ("ours_ms", "theirs_ms", "is_compared", "judged"),
+    [
+        ([2, 2.4], [2, 2.6], False, "steps"),  # The median times of both kinds differ by less than 15 % in the first trace.
+        ([10, 14], [9, 12], True, "steps"),  # -12.5 %, but the step of 12 ms takes longer than the step of 10 ms
+        ([10, 14], [15, 16], True, "rarer_steps"),
+    ],
+)
+def test_a_few_different_steps_decide_the_verdict_only_if_all_are_slower(
+    ours_ms: list[float], theirs_ms: list[float], is_compared: bool, judged: str
+) -> None:
+    """GIVEN seven steps of 2 ms and two steps with another kernel WHEN the times of these two steps overlap between two traces
+    THEN these two steps do not decide the verdict."""
+    ours, theirs = (of_lengths([first, 2, 2, 2, second, 2, 2, 2, 2], [0, 4]) for first, second in (ours_ms, theirs_ms))
+    found = compare(ours, theirs)
+    assert (found.rarer_steps is not None, found.judged) == (is_compared, judged)

@@ -39,6 +39,7 @@ from traces.figures.measure import (
     op_of,
     op_table,
     own_graph_launches,
+    passes_of_steps,
     phase_times,
     profiled_steps,
     ran_under_profiler,
@@ -451,6 +452,17 @@ def test_rows_belong_to_the_rank_of_their_thread_and_device() -> None:
     trace.host, trace.device = HostSpans.of(thread=[0, 1, 1]), DeviceSpans.of(device=[1, 0])
     assert (host_ranks(trace).tolist(), device_ranks(trace).tolist()) == ([3, 5, 5], [5, 3])
     assert host_ranks(Trace()).tolist() == device_ranks(Trace()).tolist() == []
+
+
+def test_steps_with_different_numbers_of_backward_passes_or_updates_have_different_numbers() -> None:
+    """GIVEN four training steps WHEN the third step has a second backward pass and the last step has no update THEN the numbers
+    are the backward passes times 2**32, plus the updates."""
+    trace = training(steps=4)
+    names = trace.phases.name.reshape(4, -1)
+    phase = {name: trace.strings.find(name) for name in ("loader", "backward", "optimizer")}
+    names[2][names[2] == phase["loader"]] = phase["backward"]
+    names[3][names[3] == phase["optimizer"]] = phase["loader"]
+    assert passes_of_steps(trace).tolist() == [2**32 + 1, 2**32 + 1, 2 * 2**32 + 1, 2**32]
 
 
 def test_steps_of_the_most_common_kind_are_kept() -> None:

@@ -13,7 +13,7 @@ import pytest
 from traces.analyses.idle import idle_times
 from traces.figures.bottleneck import PaceLimit, bottleneck
 from traces.figures.measure import launch_phases, launch_steps
-from traces.figures.pace import MeanStep, _done_before, device_windows, pace, pace_intervals, step_times
+from traces.figures.pace import MeanStep, _done_before, device_windows, pace, pace_intervals, pace_series, step_times
 from traces.figures.summary import summarize
 from traces.model.trace import (
     NONE,
@@ -110,6 +110,19 @@ def running_ahead(kernel_ms: float, steps: int = 4) -> Trace:
             work.append(Work(2 * step + 0.1 * (place + 1), done, done + kernel_ms))
             done += kernel_ms
     return a_trace([(2 * step, 2 * step + 1.99) for step in range(steps)], work)
+
+
+def with_long_steps(long: list[int], long_ms: float, kernel: str = "prefill") -> Trace:
+    return of_lengths([long_ms if place in (long or [0, 4]) else 2 for place in range(9)], long, kernel)
+
+
+def of_lengths(steps_ms: list[float], others: list[int], kernel: str = "prefill") -> Trace:
+    """Return steps with one kernel each. The steps `others` run another kernel."""
+    ends = np.cumsum(steps_ms).tolist()
+    starts = [0, *ends[:-1]]
+    trace = a_trace([*zip(starts, ends, strict=True)], [Work(at + 0.1, at + 0.2, at + 0.3) for at in starts])
+    trace.device.name[others] = trace.strings.add(kernel)
+    return trace
 
 
 def ms(values: np.ndarray) -> list[float]:
@@ -268,6 +281,22 @@ def test_step_times_vary_if_their_mean_is_far_above_or_below_their_median(steps_
     ends = np.cumsum([0, *steps_ms]).tolist()
     of = pace(a_trace(list(pairwise(ends))))
     assert of is not None and of.pace_ns == 10 * MS and (of.mean is not None) == has_mean
+
+
+@pytest.mark.parametrize(("lag_ms", "device"), [(-0.5, NONE), (0, NONE), (0.5, 0)])
+def test_the_gpu_sets_the_pace_of_steps_of_several_kinds_if_it_ends_later_than_the_host(lag_ms: float, device: int) -> None:
+    """GIVEN training steps of 10 ms and other steps of 2 ms in turn WHEN the GPU ends each step `lag_ms` ms after the host THEN
+    the step times of the GPU are used only if the lag is above 0. `device` is -1 for the step times of the host."""
+    steps = [(start, start + lasting) for start, lasting in ((0, 10), (10, 2), (12, 10), (22, 2), (24, 10), (34, 2))]
+    trace = a_trace(steps, [Work(start + 0.1, start + 0.6, end + lag_ms) for start, end in steps])
+    trace.phases = Phases.of(
+        step=[0, 2, 4],
+        name=[trace.strings.add("backward")] * 3,
+        start_ns=[at(start) for start, _ in steps[::2]],
+        duration_ns=[10 * MS] * 3,
+    )
+    series = pace_series(step_times(trace), np.arange(6))
+    assert series is not None and series.device == device
 
 
 def test_the_slowest_of_several_ranks_determines_the_step_time() -> None:

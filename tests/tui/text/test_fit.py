@@ -100,7 +100,7 @@ def test_fit_says_where_step_times_come_from() -> None:
     assert f"{times} If the CPU launches ops more slowly than the GPU computes them, a step takes longer." in below
     assert "30 %" in below and "20 %" not in below  # only the larger error is shown
     gpu, unchecked = V100.names[0], [card(step=replace(by_ops, error=replace(error, same_card=False))) for _ in range(9)]
-    for count, named in ((1, gpu), (2, f"{gpu} or {gpu}"), (9, "9 of these GPUs")):
+    for count, named in ((1, gpu), (4, " or ".join([gpu] * 4)), (5, "5 of these GPUs"), (9, "9 of these GPUs")):
         assert f"No estimate was checked on {named}." in notes(card(step=by_ops), *unchecked[:count])
     library = StepTime(20 * MS, "g9/net", False)
     assert lines(card(step=library))[3].split()[-2:] == ["20.0", "ms"]

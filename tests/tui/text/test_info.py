@@ -218,11 +218,11 @@ def test_info_notes_a_large_variation_between_steps() -> None:
     assert "The steps vary by ±15.0 %: their median says little about a single step" in note_sentences(at_limit)
 
 
-def with_a_pause(trace: Trace, pause_ns: int) -> Trace:
-    """Return the trace with a pause of the host before the end of the fourth step."""
+def with_a_pause(trace: Trace, pause_ns: int, row: int = 3) -> Trace:
+    """Return the trace with a pause of the host before the end of a step, by default the fourth step."""
     for table in (trace.steps, trace.phases, trace.host, trace.device):
-        table.start_ns[table.start_ns >= trace.steps.end_ns[3]] += pause_ns
-    trace.steps.duration_ns[3] += pause_ns
+        table.start_ns[table.start_ns >= trace.steps.end_ns[row]] += pause_ns
+    trace.steps.duration_ns[row] += pause_ns
     return trace
 
 
@@ -239,6 +239,16 @@ def test_info_notes_a_step_that_takes_ten_times_as_long_as_others() -> None:
     assert said in note_sentences(summarize(trace))
     trace.steps.kind[:3] = StepKind.STEADY
     assert said not in note_sentences(summarize(trace))
+
+
+def test_info_names_the_longest_of_several_slow_steps() -> None:
+    """GIVEN twenty steps of 100 us WHEN the host pauses for 1,000, 1,900 and 900 us in three of them THEN info names the
+    second of them and counts the others."""
+    trace = training(steps=20)
+    for row, pause_ns in ((3, 1_000_000), (7, 1_900_000), (11, 900_000)):
+        with_a_pause(trace, pause_ns, row)
+    (said,) = [said for said in note_sentences(summarize(trace)) if "times the median step time" in said]
+    assert said == "Step 12 and 2 other steps took up to 20 times the median step time (up to 2.0 ms)"
 
 
 def test_info_names_a_step_that_lengthens_the_mean_step() -> None:

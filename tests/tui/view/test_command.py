@@ -47,6 +47,23 @@ def test_view_prints_the_summary_if_there_is_no_terminal(folder: Path, capfd: py
     assert capfd.readouterr() == (diff_text(facts, "a.msgpack", "b.msgpack", details=False, width=100, colour=False) + "\n", "")
 
 
+@pytest.mark.parametrize("terminal", ["stdin", "stdout"])
+def test_view_prints_the_summary_if_only_its_input_or_output_is_a_terminal(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, terminal: str
+) -> None:
+    monkeypatch.setattr(getattr(sys, terminal), "isatty", lambda: True)
+    assert run(["view", "a.msgpack"]) == 0
+    assert "\na.msgpack\n  a recording" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_exit_code_of_view_is_that_of_the_app(folder: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr(ViewApp, "run", lambda app: app.exit(return_code=code))
+    assert run(["view", "a.msgpack"]) == code
+
+
 def test_a_screenshot_needs_no_terminal(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["view", "a.msgpack", "b.msgpack", "--screenshot", "x.svg", "--size", "100x30"]) == 0
     assert capfd.readouterr() == ("", "")

@@ -14,6 +14,7 @@ import threading
 import time
 from fcntl import ioctl
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,6 +36,27 @@ def write_steps(stream: TraceStream, trace: Trace, steps: slice) -> None:
     stream.add("device", trace.device.take(slice(rows.start * device, rows.stop * device)))
     stream.add("phases", trace.phases.take(slice(rows.start * phases, rows.stop * phases)))
     stream.add("steps", trace.steps.take(steps))
+
+
+@pytest.mark.parametrize(("looked_s", "waits_s"), [(0.01, [0.2, 0.2]), (0.5, [0.2, 1.5])])
+def test_the_view_waits_three_times_as_long_as_it_looks_but_at_least_200_ms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_s: float, waits_s: list[float]
+) -> None:
+    live = Live(("v100", training()), tmp_path)
+    now_s, waited_s = [100.0], list[float]()
+
+    def wait(wait_s: float) -> None:
+        waited_s.append(wait_s)
+        if len(waited_s) == 2:
+            live.close()
+
+    def look(*_: object) -> None:
+        now_s[0] += looked_s
+
+    monkeypatch.setattr(live, "_awake", SimpleNamespace(wait=wait, set=lambda: None))
+    monkeypatch.setattr("tui.view.live.timeline_of", look)
+    monkeypatch.setattr("tui.view.live.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    assert len(list(live.stages())) == 1 and waited_s == pytest.approx(waits_s)
 
 
 def test_the_view_shows_each_step_while_the_replay_runs(tmp_path: Path) -> None:

@@ -479,6 +479,18 @@ def test_the_oldest_cached_segments_are_returned_before_the_limit_is_reached() -
     assert memory.usage.stats()["num_alloc_retries"] == 0
 
 
+def test_small_requests_do_not_age_cached_segments() -> None:
+    """GIVEN two cached segments of the same age WHEN a new segment would exceed the threshold THEN both are returned. A small
+    request between their frees does not make the first segment older."""
+    memory = memory_of(200 * MIB, settings="garbage_collection_threshold:0.5,per_process_memory_fraction:1.0")
+    first, second, _ = take(memory, 60 * MIB), take(memory, 50 * MIB), take(memory, 512)  # the small segment has 2 MiB
+    memory.free(first)
+    take(memory, 512)
+    memory.free(second)
+    take(memory, 70 * MIB)
+    assert memory.usage.reserved_bytes == (70 + 2) * MIB
+
+
 # -- threads, statistics and history -----------------------------------------------------------------------------------
 
 
