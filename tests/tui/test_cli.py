@@ -344,7 +344,7 @@ def test_replay_returns_the_exit_code_of_the_script(child: dict[str, Any]) -> No
         assert run("replay train.py --trace t.msgpack".split()) == child["code"]
 
 
-@pytest.mark.parametrize(("code", "expected"), [(0, 2), (3, 3)])
+@pytest.mark.parametrize(("code", "expected"), [(0, 2), (1, 1)])
 def test_a_result_that_cannot_be_written_exits_with_an_error_code(
     child: dict[str, Any], code: int, expected: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -422,6 +422,15 @@ def test_steps_before_a_signal_are_compared(
     assert run("replay train.py --trace t.msgpack".split()) == code
     ending, compared = capfd.readouterr().err.split("\n", 1)
     assert ending == f"trace: {name} ended the script, after 1 step." and compared.startswith("PASS: ")
+
+
+def test_the_steps_of_a_script_that_chooses_its_exit_code_are_compared(
+    child: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    child.update(code=3)
+    assert run("replay train.py --trace t.msgpack".split()) == 3
+    ending, compared = capfd.readouterr().err.split("\n", 1)
+    assert ending == "trace: the script ended with exit code 3, after 1 step." and compared.startswith("PASS: ")
 
 
 def test_a_script_without_gpu_work_gets_no_report(

@@ -188,12 +188,13 @@ def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> Non
 def _print_result(
     replay: ReplayOptions, source: ReplaySource, result: ChildResult, replayed: Trace, comparison: Comparison
 ) -> None:
-    if result.returncode:  # the script has printed the error itself, except after a signal
-        if result.ending > 128:
+    if result.returncode:
+        is_error = result.ending == 1  # Python has printed the error. Scripts choose other exit codes, as in `sys.exit(3)`.
+        if not is_error:
             say(f"{ending_text(result.ending)}, after {counted(len(replayed.steps), 'step')}.")
         for sentence in fit_sentences(comparison.memory):
             say(sentence, is_error=True)
-        if result.ending not in _STOPPED_BY_USER:
+        if is_error or (result.ending > 128 and result.ending not in _STOPPED_BY_USER):
             return
     if not _did_gpu_work(replayed):
         explain_empty_run(result, "replayed", "did no work on the GPU")
