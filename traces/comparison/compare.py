@@ -408,9 +408,10 @@ def _coverage(replay: Trace, notes: ReplayNotes) -> dict[str, float] | None:
 
 
 def _memory(recorded: Trace, other: Trace, notes: ReplayNotes) -> dict[str, MemoryComparison]:
-    first = _first_with_memory(recorded) if other.is_replay_of(recorded) else 0
-    kinds = _kinds_with_memory(recorded) & _kinds_with_memory(other)
-    sides = (recorded, _memory_steps(recorded, 0, kinds)), (other, _memory_steps(other, first, kinds))
+    rows = _steps_with_memory(recorded)
+    kinds = _are_evaluations(recorded, rows) & _are_evaluations(other, _steps_with_memory(other))
+    numbers = recorded.steps.number[rows if other.is_replay_of(recorded) else rows[:0]]
+    sides = (recorded, _memory_steps(recorded, rows[:0], kinds)), (other, _memory_steps(other, numbers, kinds))
     a, b = (measure.by_label(trace, measure.memory_peaks(trace, steps)) for trace, steps in sides)
     both = ((trace, measure.memory_peaks(trace) | measure.run_peaks(trace)) for trace in (recorded, other))
     runs_a, runs = (measure.by_label(trace, peaks) for trace, peaks in both)
@@ -449,22 +450,23 @@ def _program_peak(trace: Trace, peak: measure.MemoryPeak | None) -> int | None:
     return peak.peak_allocated_bytes
 
 
-def _first_with_memory(trace: Trace) -> int:
-    steps, events = trace.steps, trace.memory
-    rows = np.flatnonzero(steps.end_ns > events.time_ns.min()) if len(events) else np.zeros(0, dtype=np.int64)
-    return int(steps.number[rows].min()) if len(rows) else 0
-
-
-def _kinds_with_memory(trace: Trace) -> set[bool]:
+def _steps_with_memory(trace: Trace) -> Column:
     of_device = trace.memory.device != NONE
     ranks = np.array([device.rank for device in trace.devices], dtype=np.int64)[trace.memory.device[of_device]]
     steps = measure.step_windows(trace).holding(trace.memory.time_ns[of_device], ranks)
-    return set((trace.steps.kind[steps[steps != NONE]] == StepKind.EVALUATION).tolist())
+    return np.unique(steps[steps != NONE])
 
 
-def _memory_steps(trace: Trace, first: int, kinds: set[bool]) -> Column:
+def _are_evaluations(trace: Trace, steps: Column) -> set[bool]:
+    return set((trace.steps.kind[steps] == StepKind.EVALUATION).tolist())
+
+
+def _memory_steps(trace: Trace, numbers: Column, kinds: set[bool]) -> Column:
+    """Return the steps with the given numbers, because other steps may have larger batches. If the trace has no such steps,
+    return all steps."""
     compiling = [one.step for rank in trace.ranks for one in compilations(trace, rank) if one.step is not None]
-    chosen = (trace.steps.number >= first) & ~np.isin(trace.steps.number, compiling)
+    chosen = ~np.isin(trace.steps.number, compiling)
     if kinds:
         chosen &= np.isin(trace.steps.kind == StepKind.EVALUATION, list(kinds))
-    return np.flatnonzero(chosen)
+    same = chosen & np.isin(trace.steps.number, numbers)
+    return np.flatnonzero(same if same.any() else chosen)

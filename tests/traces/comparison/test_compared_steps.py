@@ -140,6 +140,15 @@ def test_memory_peaks_are_compared_without_the_first_step_and_without_compiling_
     assert compare(recorded, early).memory["cuda:0"].compared_bytes == (300, 700)
 
 
+def test_a_larger_batch_after_the_profiled_steps_does_not_change_the_compared_memory_peak() -> None:
+    """GIVEN a recording with memory events only in steps 1 and 2 WHEN a larger batch in step 3 of the replay takes 900 bytes
+    THEN the peaks of steps 1 and 2 are compared, 300 bytes."""
+    recorded, replay = _with_peaks(4, {1: 300, 2: 200}), _with_peaks(4, {0: 200, 1: 300, 2: 200, 3: 900})
+    replay.steps.recorded_step[:] = [1, 1, 2, 1]
+    memory = compare(recorded, replay).memory["cuda:0"]
+    assert (memory.compared_bytes, memory.replayed_run_peak_bytes) == ((300, 300), 900)
+
+
 def test_memory_peaks_are_compared_only_in_steps_with_memory_events_in_both_traces() -> None:
     """GIVEN a recording with memory events only in training steps WHEN the replay also has memory events in evaluation steps
     THEN the peaks of training steps are compared. Without a common kind of step, the peaks of the whole traces are compared."""
