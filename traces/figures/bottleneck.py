@@ -99,6 +99,8 @@ class PaceLimit:
     late_rank: int | None = None  # the rank that the other ranks wait for; `limit` is what limits this rank
     # the time per step that the host or other GPU work waits for copies from or to the host, if at least NOTICEABLE_WAIT
     copies_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)
+    # busy share of the busiest GPU; `gain_ns` is computed from this share
+    busy_share: float | None = field(default=None, compare=False, metadata=OMITTED_IF_NONE)
 
 
 # see Note [Without kernels]
@@ -239,7 +241,8 @@ def bottleneck(
     needed_ns = copied_ns if limit == COPIES else lost_ns[limit]
     if step.limit == DEVICE and step.pace_ns - waits_ns >= needed_ns and not take_turns:
         limit, gain_ns, reason = DEVICE, waits_ns - round(rest_ns * _share_of(idle, "unknown")), ""
-    return PaceLimit(limit, gain_ns, gain_ns / step.pace_ns, reason, exposed_ns, copies_ns=copies_ns or None)
+    share, busy_share = gain_ns / step.pace_ns, busy_ns / step.pace_ns
+    return PaceLimit(limit, gain_ns, share, reason, exposed_ns, copies_ns=copies_ns or None, busy_share=busy_share)
 
 
 def _without_kernels(pace: StepPace, step: StepPace | MeanStep, data_ns: int, keeps_up: CaughtUp | None) -> PaceLimit:

@@ -93,7 +93,7 @@ def _device_text(summary: Summary, pace: StepPace, limit: PaceLimit, words: _Wor
     if pace.steps == 1 and not pace.mean and pace.host_runs_ahead:
         why = f"the host ends {words.of_step} {time_text(pace.pace_ns - pace.host_ns)} before the GPU"
     if not pace.host_runs_ahead:
-        why = f"the GPU is busy {share_text(_busy_share(summary, pace))} of {words.of_step}"
+        why = f"the GPU is busy {share_text(limit.busy_share)} of {words.of_step}"
     without = "idle time and communication that does not overlap with compute" if limit.exposed_ns else "the GPU's idle time"
     if limit.copies_ns:
         copies = ", copies and communication" if limit.exposed_ns else " and copies"
@@ -124,16 +124,11 @@ def _waiting_text(summary: Summary, pace: StepPace, limit: PaceLimit, words: _Wo
         is_whole = words.step == "recording"
         compiling = f"Compiling takes {took}." if is_whole else f"On average, compiling takes {took} of a step."
         gained += f" {compiling} Later {later} do not need this time."
-    busy = _busy_share(summary, pace)
+    busy = limit.busy_share or 0.0
     waits_for = _WAITS_FOR[limit.limit]
     if limit.limit in ("host", "data") and busy > MOSTLY_BUSY:
         return f"The GPU is busy {share_text(busy)} of the time; otherwise, it mostly waits for {waits_for}.{gained}"
     return f"The GPU waits for {waits_for}.{gained}"
-
-
-def _busy_share(summary: Summary, pace: StepPace) -> float:
-    """Return the busy share of the busiest GPU. The possible gain is computed from the same share."""
-    return max([(pace.mean or pace).busy_share or 0.0, *summary.busy_shares.values()])
 
 
 def _loading_ns(pace: StepPace, of: PaceLimit, analyses: Analyses) -> int:
@@ -188,7 +183,7 @@ def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
     name = {"device": "the GPU", "host": "the host"}.get(of.limit, of.limit)
     if of.limit == "device" and pace.host_runs_ahead:
         return f"{name} (the host runs ahead)"
-    busy = (pace.mean or pace).busy_share or 0.0
+    busy = of.busy_share or 0.0
     notes = [f"the GPU is busy {share_text(busy)}"] if of.limit in ("host", "data") and busy > MOSTLY_BUSY else []
     notes += [f"up to {saved} can be saved"] if (saved := share_text(of.share or 0)) != _NOTHING else []
     return f"{name} ({'; '.join(notes)})" if notes else name

@@ -32,7 +32,11 @@ def paced(**changes: object) -> StepPace:
         (paced(), PaceLimit("host", None, None), "the host"),
         (paced(), PaceLimit("host", 20 * US, 0.2), "the host (up to 20.0 % can be saved)"),
         (paced(), PaceLimit("data", 20 * US, 0.2), "data (up to 20.0 % can be saved)"),
-        (paced(busy_share=0.7), PaceLimit("data", 20 * US, 0.2), "data (the GPU is busy 70.0 %; up to 20.0 % can be saved)"),
+        (
+            paced(),
+            PaceLimit("data", 20 * US, 0.2, busy_share=0.7),
+            "data (the GPU is busy 70.0 %; up to 20.0 % can be saved)",
+        ),
         (paced(), PaceLimit("device", 20 * US, 0.2), "the GPU (up to 20.0 % can be saved)"),
         (paced(host_runs_ahead=True), PaceLimit("device", 20 * US, 0.2), "the GPU (the host runs ahead)"),
         (paced(), PaceLimit("unknown", None, None, "kernels are missing"), "unknown (kernels are missing)"),
@@ -113,12 +117,11 @@ def test_info_says_why_the_host_takes_longer_although_the_gpu_limits_the_speed(g
 
 
 @pytest.mark.parametrize(
-    ("busy_ns", "begin"), [(500, "The GPU waits for the host."), (501, "The GPU is busy 50.1 % of the time;")]
+    ("share", "begin"), [(0.5, "The GPU waits for the host."), (0.501, "The GPU is busy 50.1 % of the time;")]
 )
-def test_info_says_how_busy_the_gpu_is_if_it_works_more_than_it_waits(busy_ns: int, begin: str) -> None:
-    summary = replace(summarize(training(steps=4)), bottleneck=PaceLimit("host", 40 * US, 0.4))
-    idle = {"cuda:0": IdleTime(1000, busy_ns, {}, 4)}
-    assert bottleneck_text(replace(summary, analyses=replace(summary.analyses, idle=idle))).startswith(begin)
+def test_info_says_how_busy_the_gpu_is_if_it_works_more_than_it_waits(share: float, begin: str) -> None:
+    limit = PaceLimit("host", 40 * US, 0.4, busy_share=share)
+    assert bottleneck_text(replace(summarize(training(steps=4)), bottleneck=limit)).startswith(begin)
 
 
 @pytest.mark.parametrize(("share", "shown"), [(0.25, True), (0.249, False)])
@@ -148,7 +151,8 @@ def test_compiling_is_mentioned_if_it_takes_half_of_the_possible_gain(compiling_
 def test_the_gpus_limit_the_speed_if_the_busiest_gpu_is_almost_always_busy() -> None:
     """GIVEN two GPUs, and a host that does not run ahead of them THEN the busiest GPU limits the speed."""
     of, shares, none = paced(pace_ns=100 * US), {"cuda:0": 0.95, "cuda:1": 0.6}, SimpleNamespace(idle={})
-    known: dict[str, Any] = {"pace": of, "bottleneck": PaceLimit("device", None, None), "busy_shares": shares, "provenance": {}}
+    limit = PaceLimit("device", None, None, busy_share=0.95)
+    known: dict[str, Any] = {"pace": of, "bottleneck": limit, "busy_shares": shares, "provenance": {}}
     text = "The GPU limits the speed: the GPU is busy 95.0 % of a 100.0 µs step."
     assert bottleneck_text(SimpleNamespace(analyses=none, **known)) == text  # type: ignore[arg-type]
     # WHEN a GPU is idle for 40 % of the time without a recorded reason THEN the text shows the unexplained time as a mean over
