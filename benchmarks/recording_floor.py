@@ -9,9 +9,11 @@ kind before it:
 - `calls`: the wrappers only call the original functions
 - `times`: the wrappers also store a time at each boundary of a phase
 - `events`: the wrappers also record as many CUDA events as the recorder
-- `reads`: after 128 steps, the times between the CUDA events are also read
+- `reads`: after 128 steps or half a second, the times between the CUDA events are also read
 
 Steps with and without wrappers alternate in one process. The result is the median difference in processor time, in µs per step.
+The steps of 30 and 100 ms contain other work of the host, which is not measured. After this work, the CPU caches contain less
+of the wrappers' code, so the wrappers are slower than in short steps.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from torch.nn import functional as F
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
-from benchmarks.paired_processes import IN_TURN, SETTLING, Step  # noqa: E402
+from benchmarks.paired_processes import IN_TURN, IN_TURN_US, LEAST_IN_TURN, SETTLING, SETTLING_S, Step  # noqa: E402
 from benchmarks.recording_cost import programs  # noqa: E402
 from tracer.device.torch_cuda import TorchCuda  # noqa: E402
 from traces.script.patching import temporarily_set  # noqa: E402
@@ -41,7 +43,7 @@ KINDS = CALLS, TIMES, EVENTS, READS = "calls", "times", "events", "reads"
 # For each program, the boundaries of one step in order; 1 means that the recorder records a CUDA event at the boundary.
 BOUNDARIES = {
     "one linear layer": (1, 1, 0, 1, 1, 1, 0, 1, 0),
-    "with a loader": (1, 0, 1, 0, 0, 1, 0, 1, 1, 1, 0, 1, 0, 1, 0, 0),
+    **dict.fromkeys(("with a loader", "30 ms", "100 ms"), (1, 0, 1, 0, 0, 1, 0, 1, 1, 1, 0, 1, 0, 1, 0, 0)),
 }
 # wrapped functions, and the number of boundaries before and after each call
 WRAPPED: list[tuple[Any, str, int, int]] = [
@@ -59,10 +61,10 @@ WRAPPED: list[tuple[Any, str, int, int]] = [
 
 
 class Floor:
-    def __init__(self, boundaries: tuple[int, ...]) -> None:
+    def __init__(self, boundaries: tuple[int, ...], in_turn: int) -> None:
         self._cuda, self._stream = TorchCuda(torch), torch.cuda.current_stream()
-        self._events = [self._cuda.event() for _ in range(IN_TURN * sum(boundaries))]
-        self._boundaries = boundaries
+        self._events = [self._cuda.event() for _ in range(in_turn * sum(boundaries))]
+        self._boundaries, self._in_turn = boundaries, in_turn
         self._times_ns: list[int] = []
 
     def _report(self, kind: str) -> Callable[[], None]:
@@ -90,12 +92,12 @@ class Floor:
     def _turn_us(self, step: Step, *, reads: bool = False) -> float:
         step()  # not measured, because the caches are cold
         self._times_ns.clear()
-        began_ns = time.thread_time_ns()
-        for _ in range(IN_TURN):
-            step()
+        began_ns, other_ns = time.thread_time_ns(), 0
+        for _ in range(self._in_turn):
+            other_ns += step()[1]
         if reads and self._events[-1].query():
             self._cuda.elapsed_ms(self._events, 0)
-        return (time.thread_time_ns() - began_ns) / IN_TURN / 1e3
+        return (time.thread_time_ns() - began_ns - other_ns) / self._in_turn / 1e3
 
 
 def wrapped(call: Callable[..., Any], report: Callable[[], None], before: int, after: int) -> Callable[..., Any]:
@@ -120,9 +122,12 @@ def main() -> int:
     print(f"{'µs per step':17}" + "".join(f"{kind:>8}" for kind in KINDS))
     for name, boundaries in BOUNDARIES.items():
         step = programs(1, 1)[name][1]()
-        for _ in range(SETTLING):
+        began_s, steps = time.monotonic(), 0
+        while steps < SETTLING and time.monotonic() < began_s + SETTLING_S:
             step()
-        floor, found = Floor(boundaries), {kind: list[float]() for kind in KINDS}
+            steps += 1
+        in_turn = round(min(max(steps / SETTLING_S * IN_TURN_US / 1e6, LEAST_IN_TURN), IN_TURN))
+        floor, found = Floor(boundaries, in_turn), {kind: list[float]() for kind in KINDS}
         until = time.monotonic() + args.seconds / len(BOUNDARIES)
         while time.monotonic() < until:
             for kind in KINDS:

@@ -142,9 +142,9 @@ class RecordingWriter:
     def _write_run(self, run: RepeatedRun) -> None:
         done, plan, stream, ticks_ns, end = run.steps, run.plan, run.stream, list[int](), None
         if stream is not None:
-            events, firsts = run.events[: done * plan.new_events], range(0, done * plan.times, plan.times)
-            at_ns = [run.times_ns[first + report] for first in firsts for report in plan.report_of_event]
-            ticks_ns, run.asked_ns = self._events.read_in_order(stream, events, plan.new_events, at_ns, run.asked_ns)
+            events, at_ns = run.events[: done * plan.new_events], run.times_ns[: done * plan.times]
+            host_ns = [at_ns[report :: plan.times] for report in plan.report_of_event]
+            ticks_ns, run.asked_ns = self._events.read_in_order(stream, events, host_ns, run.asked_ns)
             done, end = len(ticks_ns) // plan.new_events, stream.clock.last
         if done:
             ends_ns = run.times_ns[plan.times - 1 : done * plan.times : plan.times]

@@ -245,10 +245,10 @@ def test_the_events_of_finished_steps_are_read_together() -> None:
         event.record(first.of.stream)
         events.append(event)
         host_ns.append(here.clock.ns)
-    ticks_ns, asked_ns = here.events.read_in_order(first.of, events, 2, host_ns, NONE)
+    ticks_ns, asked_ns = here.events.read_in_order(first.of, events, [host_ns[::2], host_ns[1::2]], NONE)
     assert (ticks_ns, asked_ns) == ([10, 20, 30, 40], here.clock.ns)
     here.clock.ns += 2000
-    ticks_ns, unfinished_ns = here.events.read_in_order(first.of, events[4:], 2, host_ns[4:], asked_ns)
+    ticks_ns, unfinished_ns = here.events.read_in_order(first.of, events[4:], [host_ns[4:5], host_ns[5:]], asked_ns)
     assert (ticks_ns, unfinished_ns) == ([50, 1050], NONE)
     last = first.of.clock.last
     assert last is not None and last.time_ns == began_ns + 1050 and len(first.of.clock.free) == 6

@@ -188,16 +188,15 @@ class BoundaryEvents:
             access.is_calling = False
 
     def read_in_order(
-        self, of: EventStream, events: list[Any], in_step: int, host_ns: list[int], asked_ns: int
+        self, of: EventStream, events: list[Any], host_ns: list[list[int]], asked_ns: int
     ) -> tuple[list[int], int]:
         """Read the CUDA events of consecutive steps, all recorded on one stream. Return the times of all completed CUDA events,
         and the time of the last query that found an uncompleted event.
 
-        - `in_step`: the number of CUDA events in each step
-        - `host_ns`: the Unix time just before each event was recorded
+        - `host_ns`: for each CUDA event of a step, a list with the Unix time before the event was recorded in each step
         - `asked_ns`: the time of the last unsuccessful query, or NONE
         """
-        access, clock = self.access, of.clock
+        access, clock, in_step = self.access, of.clock, len(host_ns)
         last = clock.last
         if last is None:
             return [], asked_ns
@@ -215,12 +214,12 @@ class BoundaryEvents:
         finally:
             access.is_calling = False
         _, *ticks_ns = accumulate([last.ticks_ns, *[round(ms * 1e6) for ms in passed_ms]])
-        not_before_ns = max(map(sub, host_ns, ticks_ns))
+        not_before_ns = max(max(map(sub, at_ns, ticks_ns[event::in_step])) for event, at_ns in enumerate(host_ns))
         if asked_ns != NONE:
             not_before_ns = max(not_before_ns, asked_ns - ticks_ns[in_step - 1])
         clock.narrow(0, not_before_ns, found_ns - ticks_ns[-1])
         clock.free += [last.event, *events[:-1]]
-        clock.last = BoundaryEvent.at(events[-1], of, host_ns[len(events) - 1])
+        clock.last = BoundaryEvent.at(events[-1], of, host_ns[-1][done - 1])
         clock.last.ticks_ns = ticks_ns[-1]
         return ticks_ns, unfinished_ns
 

@@ -116,8 +116,8 @@ class RecordingFile:
         if texts:
             self._stream.add_strings(texts)
             self._written_strings = len(self.strings)
-        written = self._stream.rows
-        self._stream.add_items(items, {name: count - written[name] for name, count in self._encoded.items()})
+        self._stream.add_items(items, {})
+        self._stream.rows.update(self._encoded)
 
     def _give_up(self, failure: Exception) -> None:
         self.is_ended = True

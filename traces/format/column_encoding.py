@@ -77,12 +77,12 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
 
 
 def pack_rows(kind: type[Table], columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    packed: dict[str, Any] = {}
-    for name, values in zip(columns, zip(*rows, strict=True), strict=True):
+    packed: dict[str, Any] = dict(zip(columns, zip(*rows, strict=True), strict=True))
+    for name, values in packed.items() if len(rows) > PLAIN_NUMBERS else ():
         dtype = kind.DTYPES[name]
         # Many columns are constant, and counting takes a tenth of the time of packing. All values of the last column are
         # stored, see `pack_table`.
-        is_one = len(rows) > PLAIN_NUMBERS and name != columns[-1] and dtype[0] != "f" and values.count(values[0]) == len(rows)
+        is_one = name != columns[-1] and dtype[0] != "f" and values.count(values[0]) == len(rows)
         packed[name] = int(values[0]) if is_one else pack_numbers(values, _METHODS.get(name, LEAST), dtype)
     return {"rows": len(rows), "columns": packed}
 
