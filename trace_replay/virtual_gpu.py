@@ -159,16 +159,20 @@ class InProcessGpu:
         return max((peak.peak_allocated_bytes or 0 for peak in memory), default=0)
 
     def summary_lines(self) -> list[str]:
-        report = self.report()
         with our_packages():
-            from tui.commands.replay_library import library_messages
+            from traces.model.trace import TraceError
+            from tui.commands.replay_library import host_time_sentences, library_messages
             from tui.formatting import size_text, time_text
             from tui.text.diff import estimate_sentences
 
+            try:
+                report = self.report()
+            except TraceError as error:
+                return [f"{self.name}: {error}."]
             step_time = self.step_time
             step = "no step has ended" if step_time is None else f"{time_text(step_time * 1e9)} per step (median)"
-            estimates = estimate_sentences(report.comparison)
-            lines = [f"{self.name}: {step}, memory peak {size_text(self.peak_memory)}.", *estimates]
+            sentences = host_time_sentences(report.comparison) + estimate_sentences(report.comparison)
+            lines = [f"{self.name}: {step}, memory peak {size_text(self.peak_memory)}.", *sentences]
             return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in library_messages(self.timeline()))]
 
     def on_refusal(self, listener: Callable[[str], object]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -329,6 +330,34 @@ print(error_of("stop"))
     assert found[7] == "None"
     assert found[-2] == "ZeroDivisionError: division by zero"
     assert found[-1] == "ValueError: `%gpu stop`: no virtual GPU is running"
+
+
+def test_the_summary_of_a_cell_separates_gpu_time_from_host_time(tmp_path: Path) -> None:
+    source = """
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "trace_replay")
+shell.run_cell_magic("gpu", "t4", "x = 1")
+train = '''
+import torch
+model = torch.nn.Linear(8, 8).cuda()
+sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.ones(4, 8, device="cuda")).sum().backward()
+    sgd.step()
+'''
+shell.run_cell_magic("gpu", "t4", train)
+shell.run_cell_magic("gpu", "t4 --clock recorded", train)
+"""
+    said = run(source, tmp_path).splitlines()
+    assert said[0] == "Tesla T4: the script has not used the virtual GPU, so there is no timeline."
+    busy = re.fullmatch(
+        r"The GPU is busy for (.+) of a training step\. --clock recorded excludes the host time of this machine\.", said[2]
+    )
+    steps = [line for line in said if "per step (median)" in line]
+    assert busy is not None and len(steps) == 2
+    assert steps[1].startswith(f"Tesla T4: {busy[1]} per step (median), ")  # the recorded clock counts only GPU time
 
 
 def test_start_and_trace_replay_reject_four_gpus_without_recorded_kernels(recording: Path, tmp_path: Path) -> None:

@@ -149,13 +149,20 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
         lines.append(f"Step time of {kind}: {time_text(step.replayed_ns)} ({average}, excluding data loading, {host}).")
     if not known:
         lines.append("The script completed no step.")
-    elif "training" in known and not is_gpu_time and comparison.gpu_busy.replayed_ns:
-        busy = f"The GPU is busy for {time_text(comparison.gpu_busy.replayed_ns)} of a training step."
-        lines.append(f"{busy} --clock recorded excludes the host time of this machine.")
+    elif "training" in known:
+        lines += host_time_sentences(comparison)
     if is_gpu_time and known:
         lines.append("An estimate has no recorded host pace. --clock wall adds the host time of this machine.")
     lines += [*estimate_sentences(comparison), *values_sentences(comparison)]
     return "\n".join([*lines, *compilation_notes(comparison), *memory_sentences(comparison.memory)])
+
+
+def host_time_sentences(comparison: Comparison) -> list[str]:
+    busy_ns = comparison.gpu_busy.replayed_ns
+    if comparison.clock == "recorded" or not busy_ns:
+        return []
+    busy = f"The GPU is busy for {time_text(busy_ns)} of a training step."
+    return [f"{busy} --clock recorded excludes the host time of this machine."]
 
 
 def gpu_and_blank_trace(choice: LibraryChoice) -> tuple[Gpu, Trace]:
