@@ -255,3 +255,12 @@ def test_a_sparse_gradient_is_created_from_indices_and_values_without_a_kernel()
     grad = table.weight.grad
     assert grad is not None and grad.is_sparse
     assert "embedding" in gpu.launched and not [op for op in gpu.launched if op.startswith("_sparse_coo_tensor")]
+
+
+def test_a_large_tensor_filled_with_one_number_stays_known_if_this_number_is_copied_to_a_part_of_it() -> None:
+    use()
+    x: Any = torch.zeros(1_000, 1_000, device="cuda")
+    x[:2].copy_(torch.zeros(2, 1_000, device="cuda"))
+    assert x[5, 5].item() == 0 and x.allocation.known is not None
+    x[:2].copy_(torch.ones(2, 1_000, device="cuda"))
+    assert x.allocation.known is None

@@ -75,6 +75,13 @@ def test_torch_equal_needs_no_kernel_for_other_shapes_or_the_same_memory() -> No
     assert equal_without_kernel(x, torch.ones(2, 3)) is None and equal_without_kernel(torch.ones(2, 3), x) is None
 
 
+def test_unknown_values_are_close_to_each_other_but_not_to_known_values() -> None:
+    use()
+    x, y, known = torch.rand(3, device="cuda"), torch.rand(3, device="cuda"), torch.ones(3, device="cuda")
+    assert torch.allclose(x, y) and torch.allclose(known, known.clone())
+    assert not torch.allclose(x, known) and not torch.allclose(known, x) and not torch.allclose(known, known + 1)
+
+
 def test_known_integers_take_precedence_over_recorded_values() -> None:
     """GIVEN labels from 0 to 6 on the host and a recorded largest label of 0 WHEN the script reads the largest label THEN it is
     6, and the labels are valid for a network with 7 classes. A sum of known floats is the recorded value."""

@@ -49,8 +49,10 @@ def test_an_event_recorded_outside_the_capture_is_not_captured() -> None:
     one, outside, event = VirtualStream(0, 7), VirtualStream(0, 8), VirtualEvent()
     graph = capture(one)
     assert graph.record(event, one) and event in graph and graph.is_empty
-    assert graph.record(VirtualEvent(external=True), one) and not graph.is_empty
-    assert not graph.record(event, outside) and event not in graph
+    assert event.captured
+    external = VirtualEvent(external=True)
+    assert graph.record(external, one) and not graph.is_empty and not external.captured
+    assert not graph.record(event, outside) and event not in graph and not event.captured
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,27 @@ def test_a_phase_with_other_op_names_keeps_its_recorded_times() -> None:
     assert stage.simulator.stats.missing == {("aten::_foreach_add_", ((4, 4),)): 1}
 
 
+@pytest.mark.parametrize(("kernels", "charged_us"), [(6, 6_000), (7, 0)])
+def test_an_unrecorded_op_on_three_tensors_accounts_for_at_most_six_recorded_kernels(kernels: int, charged_us: int) -> None:
+    """GIVEN an optimizer phase with six or seven kernels of 1,000 us WHEN the script calls one op on three tensors instead THEN
+    the recorded kernels run if there are at most two for each tensor."""
+    updates = [Op("aten::add_", 410 + 10 * i, 5, kernel=(418 + 1_000 * i, 1_000)) for i in range(kernels)]
+    stage = Stage(make_recording([*PHASES[:3], ("optimizer", 400, 500)], [*OPS[:4], *updates]))
+    tracker, thread = stage.simulator.tracker, stage.thread
+    stage.within("loader", wait_us=100)
+    stage.op("aten::mm")
+    stage.op("aten::relu")
+    tracker.enter(thread, "backward")
+    stage.op("aten::mm", (8, 8), (8, 8))
+    stage.op("aten::threshold_backward")
+    tracker.leave(thread, "backward")
+    tracker.enter(thread, "optimizer")
+    stage.op("aten::_foreach_add_", (4, 4), (4, 4), (4, 4))
+    tracker.leave(thread, "optimizer")
+    tracker.optimizer_stepped(thread, True)
+    assert stage.simulator.stats.charged_ns[Origin.PHASE] == charged_us * US
+
+
 def test_a_recorded_op_used_for_scaling_is_not_replayed_a_second_time() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.within("loader", wait_us=100)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.replayer.compiled.handmade_recording import recording as compiled_recording
 from tests.traces.figures.test_pace import Work, a_trace
-from tests.traces.handmade import data_parallel, phase_grained, training
+from tests.traces.handmade import Call, data_parallel, phase_grained, training
 from tests.traces.kineto import test_eras as eras
 from tests.traces.kineto.test_odd_files import call, imported, kernel, span
 from traces.analyses.idle import IdleTime
@@ -481,6 +481,14 @@ def test_explain_sorts_gpu_reasons_by_size() -> None:
     assert sizes == sorted(sizes, reverse=True) and len(sizes) > 2
     first = explain(replace(found, paces=paces)).reasons[0]
     assert first.text.startswith("idle time of cuda:0 (waiting for data)") and first.delta_ns == 199_250
+
+
+def test_explain_lists_five_ops_and_the_kernels_of_these_ops_only() -> None:
+    """GIVEN seven ops with one kernel each WHEN each kernel takes 4 us more THEN five ops are listed, each with its kernel."""
+    ops = [Call(f"aten::op{number}", "2,2", 10 * number + 20, f"kernel{number}") for number in range(7)]
+    reasons = explained(training(made=ops), training(made=ops, kernel_us=14)).reasons
+    listed = [(f"op aten::op{number}", f"kernel kernel{number}") for number in range(5)]
+    assert [one.what for one in reasons if not one.what.startswith("idle")] == [name for both in listed for name in both]
 
 
 def test_explain_first_names_the_only_gpu_that_became_slower() -> None:

@@ -149,17 +149,18 @@ def test_idle_time_is_measured_in_whole_periods_of_steps_that_repeat() -> None:
     assert (idle.window_ns, idle.busy_ns, idle.steps) == (160 * MS, 64 * MS, 8)
 
 
-def test_the_host_limits_the_step_if_the_gpu_waits_longer_than_it_lags() -> None:
+@pytest.mark.parametrize(("gpu_ms", "limit", "behind_ms"), [(103, "host", 0), (108, "host", 0), (109, "device", 9)])
+def test_the_host_limits_the_step_if_the_gpu_waits_as_long_as_it_lags(gpu_ms: int, limit: str, behind_ms: int) -> None:
     """GIVEN steps of 100 ms on the host and 103 ms on the GPU WHEN the GPU waits 8 ms for each launch THEN the host limits the
-    step. A faster GPU would gain 3 ms per step, and a faster host 8 ms."""
-    ends = [98 + 103 * step for step in range(6)]
+    step. A faster GPU would gain 3 ms per step, and a faster host 8 ms. With steps of 109 ms, a faster GPU would gain 9 ms."""
+    ends = [gpu_ms - 5 + gpu_ms * step for step in range(6)]
     trace = a_trace(
         [(100 * step, 100 * step + 99.9) for step in range(6)],
-        [Work(end - 95, end - 90, end) for end in ends],
+        [Work(end - gpu_ms + 8, end - gpu_ms + 13, end) for end in ends],
     )
     of = pace(trace)
-    assert of is not None and (of.host_ns, of.device_ns) == (100 * MS, 103 * MS)
-    assert (of.host_runs_ahead, of.limit, of.falls_behind_ns) == (False, "host", 0)
+    assert of is not None and (of.host_ns, of.device_ns) == (100 * MS, gpu_ms * MS)
+    assert (of.host_runs_ahead, of.limit, of.falls_behind_ns) == (limit == "device", limit, behind_ms * MS)
 
 
 @pytest.mark.parametrize(("kernel_ms", "expected_ms"), [(5, 20), (50, 200)])

@@ -98,7 +98,7 @@ def legend(window: Window, drawing: Drawing, palette: Palette, width: int) -> Te
         line = window.rows.lines[number]
         busy = drawing.busy(window, line.row, line.part.value) if line.part.value < len(window.scene.traces) else None
         if busy is not None:
-            seen |= {kind for kind, ns in busy.by_category.items() if kind not in seen and ns.any()}
+            seen |= {kind for kind, ns in busy.by_category.items() if ns.any()}
     two = len(window.scene.traces) == 2
     parts = [("█", palette.colours[Category(kind)], category_text(Category(kind))) for kind in sorted(seen)]
     if two:
