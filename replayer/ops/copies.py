@@ -26,6 +26,7 @@ from replayer.ops.layouts import moved_to
 from replayer.ops.pinned_tensors import is_pinned, pinned_empty
 from replayer.state import STATE, before_sync, gpu, host_memory
 from replayer.tensor.allocation import Content, Matches, Truth, Uniform, allocate, is_kept_on_host, make
+from replayer.tensor.device_args import index_of
 from replayer.tensor.planning.mixed_dtypes import OVERLAPPING, overlap_in_part
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import on_device
@@ -85,10 +86,10 @@ class Copies:
         if source.layout is not torch.strided:
             return moved_to(source.to(dtype=options["dtype"]), device, self._plans.wrap_other_layout)
         if is_virtual(source, self._tensor_class):
-            index = source.tensor_meta.index if device is None else on_device(device, gpu().current.device())
+            index = on_device(device, source.tensor_meta.index)
             return self.copy_(self._empty_like(source, index, options), source, non_blocking)
         with gpu().launches.copying():
-            target = self._empty_like(source, on_device(device, gpu().current.device()), options)
+            target = self._empty_like(source, index_of(device), options)
             self._to_device(target, source, non_blocking)
         return target
 

@@ -35,7 +35,7 @@ from replayer.tensor.allocation import Allocation, allocate
 from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.cuda_dtypes import require_sparse_kernel
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.tensor.planning.shape_inference import launches, writes_of
+from replayer.tensor.planning.shape_inference import launches, on_device, writes_of
 from replayer.tensor.tensor import VirtualTensor, printed_as
 from replayer.tensor.tensor_meta import BACKEND, is_virtual, on_one_device
 from replayer.tensor.values.known_values import bytes_of
@@ -226,7 +226,7 @@ class Layouts:
                 return _to_host(args[0], host)
             if func in _OF_ENTRIES:
                 return host
-            index = call.device(gpu().current.device())
+            index = on_device(kwargs.get("device"), call.device(gpu().current.device()))
             # see Note [Views in inference mode] in tensor/allocation.py
             with torch.inference_mode(args[0].is_inference()) if func.is_view else nullcontext():
                 result = call.back(host, index)

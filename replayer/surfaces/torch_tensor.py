@@ -133,9 +133,10 @@ def _install_moves(tensor_class: TorchAny) -> None:
     def new_tensor_placed(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if has_torch_function_unary(self):
             return handle_torch_function(tensor_class.new_tensor, (self,), self, *args, **kwargs)
-        if kwargs.get("device") is not None:
-            kwargs["device"] = backend_device(kwargs["device"])
-        return new_tensor(self, *args, **kwargs)
+        with torch.cuda.device_of(self):  # type: ignore[no-untyped-call]
+            if kwargs.get("device") is not None:
+                kwargs["device"] = backend_device(kwargs["device"])
+            return new_tensor(self, *args, **kwargs)
 
     copy_ = _within(STATE.moving, tensor_class.copy_)
     patch(tensor_class, to=to_device, cuda=cuda, copy_=copy_, new_tensor=new_tensor_placed)

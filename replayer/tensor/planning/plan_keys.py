@@ -20,6 +20,7 @@ import torch
 from torch import finfo
 
 from replayer import torch_shortcuts
+from replayer.tensor.device_args import current_index
 from replayer.tensor.generators import virtual_generator
 from replayer.tensor.tensor_meta import OURS, TensorMeta, is_virtual
 from replayer.torch_types import Args, Kwargs, Op, TorchAny
@@ -133,6 +134,8 @@ def key_part(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) ->
         return tuple([key_part(item, tensor_class, by_value) for item in value])
     if isinstance(value, (float, complex)):
         return (type(value), value) if by_value else type(value)
+    if isinstance(value, torch.device) and value.index is None and value.type in OURS:
+        return torch.device(value.type, current_index())
     if isinstance(value, torch.Generator):
         return virtual_generator(value) is None
     return (type(value), value)

@@ -167,7 +167,7 @@ class _MetaArguments(CallArguments):
 
 
 def on_device(device: torch.device | None, otherwise: int) -> int:
-    return otherwise if device is None or device.index is None else index_of(device)
+    return otherwise if device is None else index_of(device)
 
 
 def _refuse_unknown_shape(func: Op, args: Args) -> None:

@@ -116,3 +116,22 @@ def test_values_assigned_by_index_must_be_on_the_same_device_or_scalars() -> Non
         x[chosen] = torch.ones(2)
     with pytest.raises(RuntimeError, match=r"^expected device cuda:0 but got device cpu for value tensor$"):
         x.index_put_((chosen,), torch.ones(2), accumulate=True)
+
+
+def test_the_device_cuda_without_a_number_is_the_current_device() -> None:
+    """PyTorch's `new_tensor` is an exception. It makes the tensor's device the current device."""
+    use(devices=3)
+    x = torch.ones(2, 2, device="cuda:1")
+    calls: list[Callable[[], torch.Tensor]] = [
+        lambda: torch.ones_like(x, device="cuda"),
+        lambda: torch.rand_like(x, device="cuda"),
+        lambda: x.new_zeros(2, device="cuda"),
+        lambda: x.new_empty(2, device="cuda"),
+        lambda: torch.linspace(0, x[0, 0], 3, device="cuda"),
+    ]
+    for current in (0, 2, 0):
+        with torch.cuda.device(current):
+            assert [call().device.index for call in calls] == [current] * len(calls)
+            assert x.new_tensor([1], device="cuda").device.index == 1
+            assert torch.ones_like(x).device.index == 1 and x.new_zeros(2, device="cuda:0").device.index == 0
+    assert x.to_sparse().to("cuda:2").device.index == 2
