@@ -221,7 +221,7 @@ def against_reports(path: Path, name: str, trace: Trace) -> Iterator[Row]:
         idle = timeline["idle_time"][0]
         first_to_last = (
             "The other tool measures from the first to the last GPU work. We measure from the start of the first step to the"
-            " end of the last step."
+            " end of the last step, and leave out the first step if the GPU usually has queued work."
         )
         idle_variants: list[Variant] = [
             (first_to_last, lambda: gaps_ns(trace, work)),
@@ -466,7 +466,7 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
     host_events = f"The other tool counts host events as GPU work if their arguments name a stream. {truncated}"
     first_to_last = (
         "The other tool measures from the first to the last GPU work. We measure from the start of the first step to the end"
-        f" of the last step.{left_out}"
+        f" of the last step, and leave out the first step if the GPU usually has queued work.{left_out}"
     )
     # Holistic Trace Analysis computes these values from its own table, with and without host events.
     gpu, all_rows = _Truncated(of_gpu, names), _Truncated(taken, names)
