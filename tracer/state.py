@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from tracer.writing.output import say
+from traces.script.script_hooks import ScriptCalls
 from traces.script.step_rule import Optimizers
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class _RecorderState(dict[str, Any]):
 
 
 OPTIMIZERS = Optimizers()
+CALLS = ScriptCalls()  # separate from the calls that a replay sees, because `trace record --on` records a replay
 CAPTURES = LivingObjects()  # CUDA graphs that the script captures now
 SCRIPT_PROFILES = Profiles()  # profiles that the script makes now
 _STATE = _RecorderState()

@@ -13,18 +13,18 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from tracer.state import OPTIMIZERS, recorder
+from tracer.state import CALLS, OPTIMIZERS, recorder
 from traces.analyses.modules import ModuleNames
 from traces.script.patching import PhaseScope, patch
-from traces.script.script_hooks import SCRIPT_CALLS, ScriptCalls, ScriptHooks
+from traces.script.script_hooks import ScriptCalls, ScriptHooks
 
 
 def in_module() -> bool:
-    return bool(SCRIPT_CALLS.now.inside)
+    return bool(CALLS.now.inside)
 
 
 def install(torch: ModuleType) -> None:
-    ScriptHooks(torch, recorder, OPTIMIZERS).module_calls()
+    ScriptHooks(torch, recorder, OPTIMIZERS, CALLS).module_calls()
     cls: Any = torch.nn.Module
     patch(cls, _apply=PhaseScope("other", recorder).wrap(cls._apply))
     # for uninitialized parameters, PyTorch allows only listed methods, so add the wrapped methods to the list
@@ -36,7 +36,7 @@ def install(torch: ModuleType) -> None:
 def as_nested_module(torch: ModuleType, call: Any) -> Any:
     calls = ScriptCalls()
     calls.now.inside = True
-    return ScriptHooks(torch, recorder, OPTIMIZERS).module_call(call, calls)
+    return ScriptHooks(torch, recorder, OPTIMIZERS, calls).module_call(call)
 
 
 class ModuleRanges:

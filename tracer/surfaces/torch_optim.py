@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
-from tracer.state import OPTIMIZERS, recorder, started
+from tracer.state import CALLS, OPTIMIZERS, recorder, started
 from tracer.surfaces.torch_nn_module import has_compiled
 from traces.script.patching import stands_for
 from traces.script.phase_rule import CLOSURE
@@ -38,4 +38,4 @@ def install(torch: ModuleType) -> None:
 
         return called
 
-    ScriptHooks(torch, recorder, OPTIMIZERS).optimizers(whole_step=whole_step, closure=closure)
+    ScriptHooks(torch, recorder, OPTIMIZERS, CALLS).optimizers(whole_step=whole_step, closure=closure)

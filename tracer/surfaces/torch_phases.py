@@ -15,10 +15,10 @@ from types import ModuleType
 from typing import Any
 
 from tracer.recorder import Recorder
-from tracer.state import OPTIMIZERS, recorder
+from tracer.state import CALLS, OPTIMIZERS, recorder
 from tracer.surfaces.torch_tensor import overridable
 from traces.script.patching import patch, patch_everywhere, stands_for
-from traces.script.script_hooks import SCRIPT_CALLS, ScriptHooks
+from traces.script.script_hooks import ScriptHooks
 
 _LOSSES = (
     "cross_entropy nll_loss log_softmax mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy"
@@ -29,11 +29,11 @@ _CLIPPING = "clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_nor
 
 
 def install(torch: ModuleType) -> None:
-    hooks = ScriptHooks(torch, recorder, OPTIMIZERS)
+    hooks = ScriptHooks(torch, recorder, OPTIMIZERS, CALLS)
     hooks.backward()
 
     def loss_called(to: Recorder) -> None:
-        if SCRIPT_CALLS.now.nodes is not None:
+        if CALLS.now.nodes is not None:
             hooks.report_forward_pass(to)
         to.loss_called()
 

@@ -21,10 +21,10 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import handle_torch_function, has_torch_function, has_torch_function_unary
 from torch.utils._pytree import tree_leaves
 
-from tracer.state import recorder, started
+from tracer.state import CALLS, recorder, started
 from traces.model.trace import READ_LIMIT
 from traces.script.patching import Keywords, PhaseScope, Positional, around, patch, stands_for
-from traces.script.script_hooks import SCALAR_READS, SCRIPT_CALLS, compiling
+from traces.script.script_hooks import SCALAR_READS, compiling
 
 Call = Callable[..., Any]
 _NUMBERS = (int, float)
@@ -57,11 +57,11 @@ class WithoutReads:
     """Pauses the recording of values that the current thread reads from tensors."""
 
     def __enter__(self) -> Self:
-        SCRIPT_CALLS.now.quiet += 1
+        CALLS.now.quiet += 1
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        SCRIPT_CALLS.now.quiet -= 1
+        CALLS.now.quiet -= 1
 
 
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
@@ -70,7 +70,7 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
         """Forked processes may call `torch.cuda.device_count`, because the call does not initialize CUDA."""
         return bool(torch.cuda.device_count() == 0)
 
-    calls, is_compiling = SCRIPT_CALLS, compiling(torch)  # not a read by the script: a compiler reads constants of its graph
+    calls, is_compiling = CALLS, compiling(torch)  # not a read by the script: a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
         is_on_gpu = attribute(tensor, "is_cuda") if has_torch_function_unary(tensor) else getattr(tensor, "is_cuda", None)
@@ -107,7 +107,7 @@ class _ReadsAndMoves:
         self._scope = PhaseScope("h2d", recorder)
 
     def scalar_read(self, call: Call) -> Call:
-        reads, calls = self._reads, SCRIPT_CALLS
+        reads, calls = self._reads, CALLS
 
         @stands_for(call)
         def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:

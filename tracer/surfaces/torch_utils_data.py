@@ -14,7 +14,7 @@ import torch.utils.data._utils.pin_memory
 import torch.utils.data.dataloader
 from torch.overrides import has_torch_function_unary
 
-from tracer.state import OPTIMIZERS, recorder
+from tracer.state import CALLS, OPTIMIZERS, recorder
 from tracer.surfaces.torch_tensor import WithoutReads
 from traces.model.run import LoaderSettings
 from traces.model.trace import NONE, BatchKind
@@ -25,7 +25,7 @@ from traces.script.script_hooks import ScriptHooks, bytes_in, length_of
 def install(torch_module: ModuleType) -> None:
     iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
     fetch = iterator.__next__
-    load = ScriptHooks(torch_module, recorder, OPTIMIZERS).loading(fetch)
+    load = ScriptHooks(torch_module, recorder, OPTIMIZERS, CALLS).loading(fetch)
 
     @stands_for(fetch)
     def fetch_as_phase(self: Any) -> Any:

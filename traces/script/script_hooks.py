@@ -113,21 +113,28 @@ class ScriptCalls(threading.local):
         return ScriptCalls, ()
 
 
-SCRIPT_CALLS = ScriptCalls()  # global, because torch's functions are global
+SCRIPT_CALLS = ScriptCalls()  # calls that replays see; global, because torch's functions are global
 
 
 class ScriptHooks:
     """Wraps functions of PyTorch. While `listener()` is None, the wrapped functions behave like the original functions."""
 
-    def __init__(self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        listener: Callable[[], CallListener | None],
+        optimizers: Optimizers,
+        calls: ScriptCalls = SCRIPT_CALLS,
+    ) -> None:
         self._torch = torch
         self._listener = listener
         self._optimizers = optimizers
+        self._calls = calls
 
     def backward(self) -> None:
         autograd = self._torch.autograd
         scope = patching.PhaseScope("backward", self._listener)
-        nodes, calls = autograd._get_sequence_nr, SCRIPT_CALLS
+        nodes, calls = autograd._get_sequence_nr, self._calls
         is_compiling = compiling(self._torch)
 
         def begins(position: int) -> Callable[..., None]:  # `position` of the argument `create_graph`
@@ -157,13 +164,13 @@ class ScriptHooks:
 
     def report_forward_pass(self, listener: CallListener) -> None:
         # see Note [After a backward pass] in phase_rule.py
-        of_thread = SCRIPT_CALLS.now
+        of_thread = self._calls.now
         if of_thread.nodes is not None and self._torch.autograd._get_sequence_nr() != of_thread.nodes:
             listener.autograd_recorded(of_thread.built_graph)
 
     def loading(self, fetch: Call) -> Call:
         """Wrap the `__next__` of a DataLoader's iterator. Each call becomes a phase "loader"."""
-        hearing, calls = self._listener, SCRIPT_CALLS
+        hearing, calls = self._listener, self._calls
 
         @wraps(fetch)
         def next_batch(iterator: Any) -> Any:
@@ -202,7 +209,7 @@ class ScriptHooks:
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
         stepping, zeroing = patching.PhaseScope("optimizer", self._listener), patching.PhaseScope("zero_grad", self._listener)
-        known, seen, calls = self._optimizers, WeakSet[type](), SCRIPT_CALLS
+        known, seen, calls = self._optimizers, WeakSet[type](), self._calls
         running_backward = self._torch._C._current_graph_task_id  # -1 outside backward passes; hooks of parameters run inside
 
         def stepped(listener: CallListener, args: tuple[Any, ...]) -> None:
@@ -260,7 +267,7 @@ class ScriptHooks:
     def module_calls(self) -> None:
         # see Note [Outermost calls]
         cls = self._torch.nn.Module
-        patching.patch(cls, __call__=self.module_call(cls.__call__, SCRIPT_CALLS))
+        patching.patch(cls, __call__=self.module_call(cls.__call__))
 
         def compiled(compiles: Call, context: Any, function: Any) -> Any:
             if not context.export:
@@ -274,7 +281,7 @@ class ScriptHooks:
     def _compiled_call(self, functions: Sequence[_CompiledFunction]) -> Callable[[], None]:
         # see Note [Calls of compiled functions]
         grad_enabled, nodes = self._torch.is_grad_enabled(), self._torch.autograd._get_sequence_nr
-        function, of_thread = functions[grad_enabled], SCRIPT_CALLS.now
+        function, of_thread = functions[grad_enabled], self._calls.now
         if of_thread.inside or (function.is_seen and self._optimizers) or (listener := self._listener()) is None:
             return lambda: None
 
@@ -300,11 +307,11 @@ class ScriptHooks:
 
         return left
 
-    def module_call(self, call: Call, calls: ScriptCalls) -> Call:
+    def module_call(self, call: Call) -> Call:
         listening, grad_enabled = self._listener, self._torch.is_grad_enabled
         described, autocast = self._described, self._autocast
         running_backward = self._torch._C._current_graph_task_id  # -1 outside backward passes
-        within = calls.within
+        calls, within = self._calls, self._calls.within
         tracing, set_tracing = self._torch._C._get_tracing_state, self._torch._C._set_tracing_state
         is_compiling = compiling(self._torch)
 

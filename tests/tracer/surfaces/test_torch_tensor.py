@@ -10,7 +10,6 @@ import pytest
 from tracer import state
 from tracer.surfaces import torch_tensor
 from traces.model.trace import READ_LIMIT
-from traces.script.script_hooks import SCRIPT_CALLS
 from traces.script.workload_observer import WorkloadObserver
 
 
@@ -151,10 +150,10 @@ def test_reads_by_torch_compile_and_by_the_recorder_are_not_recorded(on_gpu: Scr
 
 
 def test_values_that_a_data_set_reads_while_a_batch_is_loaded_are_not_recorded(on_gpu: Script) -> None:
-    SCRIPT_CALLS.now.is_loading = True
+    state.CALLS.now.is_loading = True
     on_gpu.tensor([1.0]).item()
     assert on_gpu.recorder.reads == []
-    SCRIPT_CALLS.now.is_loading = False
+    state.CALLS.now.is_loading = False
     on_gpu.tensor([1.0]).item()
     assert len(on_gpu.recorder.reads) == 1
 

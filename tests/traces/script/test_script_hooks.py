@@ -29,7 +29,6 @@ class Listener:
         self.workload: Any = SimpleNamespace(
             is_open=is_open,
             on_every_call=None,
-            loading=set(),
             batch_loaded=lambda size: self.seen.append(("batch", size)),
             module_called=lambda module, inputs, autocast: self.seen.append(("inputs", list(inputs), autocast)),
             optimizer_stepped=lambda name: self.seen.append(("class", name)),
@@ -258,7 +257,7 @@ def test_each_module_call_is_reported_with_its_number_and_the_launch_count(is_op
             called(module.inner, x)
         return "result"
 
-    called = hooks(fake, listener).module_call(call, ScriptCalls())
+    called = hooks(fake, listener).module_call(call)
     assert called(outer, torch.ones(4, 2)) == "result"
     assert notes == [100 + 2, 200 + 3, ~4, ~4]
     # WHEN module 200 calls module 100 THEN both keep their numbers
@@ -296,6 +295,18 @@ def test_autocast_may_be_used_as_a_decorator_of_forward(
         with torch.autocast("cuda", torch.float16, enabled=around):
             called(torch.ones(1, 2))
     assert [of[2] for of in listener.seen if of[0] == "inputs"] == [expected] * 2  # type: ignore[index]
+
+
+def test_a_recorder_and_a_replay_in_one_process_both_see_each_call() -> None:
+    """`trace record --on` installs the wrappers of the replay and the wrappers of the recorder."""
+    listeners: list[Any] = [Listener(is_open=False), Listener(is_open=False)]
+    load: Any = next
+    for number, calls in enumerate((SCRIPT_CALLS, ScriptCalls())):
+        made = ScriptHooks(torch, functools.partial(listeners.__getitem__, number), Optimizers(), calls)
+        made.module_calls()
+        load = made.loading(load)
+    torch.nn.Linear(2, 2)(load(iter([torch.ones(1, 2)])))
+    assert listeners[0].seen == listeners[1].seen == ["enter loader", "leave loader", ("module", True), "returned"]
 
 
 def test_calling_a_compiled_function_is_reported_once_as_the_outermost_module_call() -> None:

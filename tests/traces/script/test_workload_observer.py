@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from traces.model.workload import InputTensor, WorkloadSignature
-from traces.script.script_hooks import SCRIPT_CALLS, ScriptHooks
+from traces.script.script_hooks import ScriptHooks
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver, initialized_parameters, parts_of, with_modules
 
@@ -103,7 +103,7 @@ def test_modules_that_the_data_loader_calls_are_not_part_of_the_workload(in_thre
     for name in ("enter_phase", "leave_phase", "module_called", "module_returned"):
         setattr(listener, name, lambda *reported: None)
     hooks = ScriptHooks(torch, lambda: listener, Optimizers())
-    call = hooks.module_call(lambda module, inputs: None, SCRIPT_CALLS)
+    call = hooks.module_call(lambda module, inputs: None)
 
     def fetch(iterator: Iterator[torch.Tensor]) -> torch.Tensor:
         call(OTHER, torch.ones(4, 3))
