@@ -129,6 +129,10 @@ class RecordedStep:
         names = [name for name, _ in groupby(name for name, _ in self.segments if name != "other")]
         return names.count("backward"), names.count("optimizer")
 
+    @property
+    def lasts_ns(self) -> int:
+        return sum(segment.lasts_ns for segment in self.segments.values())
+
     def differs_by_ns(self, other: RecordedStep) -> int:
         """Add up the durations of the phases that only one of the two steps has. The phases with which both steps begin, and
         those with which both steps end, belong to both steps."""

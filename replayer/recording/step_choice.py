@@ -14,6 +14,10 @@ Note [Training steps of several kinds]
     provide times. A step in which an epoch ends, for example, has an additional phase. If only a few profiled steps have the
     same phases as the steps without the profiler, they may be unusual: only the profiler sees a copy inside `aten::index`.
 
+Note [Evaluation steps of several kinds]
+    The recorder profiles few evaluation steps. A recorded step may be similar to none of them: for example, a script may load
+    all batches in its first evaluation step. The phases of such a step take the recorded host times.
+
 Note [Windows of the profiler]
     If a script begins a new kind of step, for example with another network, the recorder profiles such steps after at least two
     of them (tracer/schedule.py). A replayed step therefore takes its times from the last profile that began at most
@@ -46,6 +50,7 @@ class StepChoice:
         self._steps = steps
         self._alike: dict[tuple[object, ...], list[int]] = {}
         self._nearest: dict[tuple[object, ...], list[RecordedStep]] = {}
+        self._slowed: dict[int, RecordedStep] = {}
         # see Note [Profiled and clean steps] in indexer.py
         works = [step.has_kernels for step in steps]
         all_profiled = any(works) and not any(step.kind == StepKind.PROFILED for step in steps)
@@ -104,9 +109,14 @@ class StepChoice:
     def evaluation(self, number: int) -> RecordedStep:
         if not self._evaluations:
             return self._steps[self.cycle[number % len(self.cycle)]]
-        recorded = self._steps[self._evaluated[number % len(self._evaluated)]]
+        i = self._evaluated[number % len(self._evaluated)]
+        recorded = self._steps[i]
         alike = self._steps_like(recorded, self._evaluations) or self._evaluations
-        return self._steps[_in_turn(alike, self._evaluated, number)]
+        chosen = self._steps[_in_turn(alike, self._evaluated, number)]
+        if recorded.differs_by_ns(chosen) <= ALIKE_SHARE * recorded.lasts_ns:
+            return chosen
+        # see Note [Evaluation steps of several kinds]
+        return self._slowed.setdefault(i, chosen.as_slow_as(recorded))
 
     def _in_window(self, alike: list[int], place: int) -> list[int]:
         # see Note [Windows of the profiler]
@@ -131,7 +141,7 @@ class StepChoice:
         key = among is self._evaluations, step.passes, tuple(step.segments)
         if key not in self._alike:
             differ_ns = {i: step.differs_by_ns(self._steps[i]) for i in among if self._steps[i].passes == step.passes}
-            most_ns = min(differ_ns.values(), default=0) + ALIKE_SHARE * sum(of.lasts_ns for of in step.segments.values())
+            most_ns = min(differ_ns.values(), default=0) + ALIKE_SHARE * step.lasts_ns
             alike = [i for i, ns in differ_ns.items() if ns <= most_ns]
             same = [i for i in alike if not differ_ns[i]]
             self._alike[key] = same if 2 * len(same) >= len(alike) else alike

@@ -166,6 +166,19 @@ def test_an_evaluation_step_replays_recorded_evaluation_steps_with_kernels() -> 
     assert [without.choice.evaluation(number).row for number in range(4)] == [0, 1, 0, 1]
 
 
+def test_an_evaluation_step_that_is_similar_to_no_profiled_one_keeps_its_recorded_host_times() -> None:
+    """The second evaluation step copies all batches to the GPU, and no other evaluation step does this."""
+    kernel = [Op("aten::mm", 2, 5, (10, 5))]
+    copies: RecordedPhases = [("h2d", 0, 300), ("forward", 300, 330)]
+    evaluations = [(StepKind.EVALUATION, ONE[:1], kernel), (StepKind.EVALUATION, copies, [])]
+    recording = RecordedRun(recording_of([(StepKind.PROFILED, ONE, kernel), *evaluations]))
+    first, second = (recording.choice.evaluation(number) for number in range(2))
+    assert first.row == 1 and [*first.segments] == [("forward", 0)]
+    assert second.segments["h2d", 0].least_host_ns == 300_000
+    assert second.segments["forward", 0].least_host_ns == 30_000 and second.segments["forward", 0].kernels
+    assert recording.choice.evaluation(3) is second
+
+
 def test_without_training_steps_evaluation_steps_with_kernels_are_repeated() -> None:
     """GIVEN five evaluation steps, of which only the third and the fourth have kernels THEN these two steps are repeated."""
     kernel = [Op("aten::mm", 2, 5, (10, 5))]
