@@ -314,7 +314,6 @@ class StepTracker:
             thread.host_ns = max(thread.host_ns, self._step_done_ns)
             self._step_done_ns = scheduler.work_end_ns(thread.host_ns)
         scheduler.wait(thread.host_ns)
-        first_ns = self._done[0][1] if self._done else thread.host_ns
         for row_of_stage in self.stages.pop_rows():
             scheduler.timeline.stage(*row_of_stage)
         for done in self._done:
@@ -329,7 +328,7 @@ class StepTracker:
             is_slow = not self.trained or driven_by.kind == StepKind.WARMUP or len(COMPILE_NS) > self._compiled
             kind = StepKind.WARMUP if is_slow else StepKind.STEADY
         self._compiled = len(COMPILE_NS)
-        start_ns = self._step_start_ns if self._step_start_ns != NONE else first_ns
+        start_ns = thread.host_ns if self._step_start_ns == NONE else self._step_start_ns
         scheduler.timeline.step(self.number, start_ns, thread.host_ns, kind, row)
         self._step_start_ns = thread.host_ns
         self._left_ns = thread.host_ns if self._by_phases else NONE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tests.traces.handmade import US, training
 from tests.tui.view.scenes import lone_scene, one_event, pair_scene, whole
 from traces.model.trace import NONE, Column, DeviceSpans, StepKind, Trace
+from tui.view.actions import saving
 from tui.view.scene.alignment import Alignment
 from tui.view.scene.scene import Scene
 from tui.view.scene.tracks import TrackKind
@@ -134,6 +136,19 @@ def test_panning_moves_the_cursor_with_the_window(window: Window) -> None:
     assert (window.start_ns, window.cursor_ns) == (-4_400, 9_600)
     window.pan(1000)
     assert (window.start_ns, window.end_ns) == (307_001 + 4_400 - 88_000, 307_001 + 4_400)
+
+
+def test_a_saved_range_contains_the_whole_window(window: Window, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a window from 46 to 134 us WHEN the range is saved THEN the nanosecond at 134 us is the last one in the file."""
+    saved: list[tuple[int, int]] = []
+
+    def excerpt(trace: Trace, begin_ns: int, end_ns: int) -> Trace:
+        saved.append((begin_ns - int(trace.steps.start_ns[0]), end_ns - int(trace.steps.start_ns[0])))
+        return trace
+
+    monkeypatch.setattr(saving, "excerpt_between", excerpt)
+    assert saving.write_range(window, tmp_path / "part.json") == [tmp_path / "part.json"]
+    assert saved == [(46_000, 134_001)]
 
 
 def test_the_cursor_moves_to_the_middle_of_a_column(window: Window) -> None:
