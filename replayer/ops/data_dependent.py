@@ -20,7 +20,7 @@ from replayer.op_signature import OpSignature
 from replayer.ops.known_contents import indices_on_device, require_mask_shape, selected_by
 from replayer.recording.values.output_sizes import NONZERO, REPEAT_INTERLEAVE
 from replayer.state import STATE, before_sync, gpu
-from replayer.tensor.allocation import KNOWN_LIMIT, Doubt, allocate, make
+from replayer.tensor.allocation import KNOWN_BYTES, Doubt, allocate, make
 from replayer.tensor.device_args import report_failed_assert
 from replayer.tensor.planning.assumed_sizes import assumed_size
 from replayer.tensor.planning.cuda_dtypes import require_kernel
@@ -195,7 +195,7 @@ class DataDependentOps:
     def _host(self, tensor: TorchAny) -> torch.Tensor | None:
         if not is_virtual(tensor, self._tensor_class):
             return tensor if isinstance(tensor, torch.Tensor) else None
-        return host_values(tensor) if tensor.tensor_meta.numel <= KNOWN_LIMIT else None
+        return host_values(tensor) if tensor.tensor_meta.size_bytes <= KNOWN_BYTES else None
 
     def _size(self, op: str, source: TorchAny, known: TorchAny, assume: Callable[[], int], dim: int | None = None) -> int:
         recorded = self._recorded_size(op, source.tensor_meta.shape)
@@ -206,13 +206,13 @@ class DataDependentOps:
     def _with_values(self, results: list[TorchAny], known: TorchAny, sources: list[TorchAny]) -> list[TorchAny]:
         for result, values in zip(results, known or (), strict=False):
             meta: TensorMeta = result.tensor_meta
-            if 0 < meta.numel <= KNOWN_LIMIT and meta.shape == tuple(values.shape):
+            if 0 < meta.size_bytes <= KNOWN_BYTES and meta.shape == tuple(values.shape):
                 set_known_values(result, values, doubt=max(map(doubt_of, sources)))
         return results
 
     def _assume_even_counts(self, counts: TorchAny, total: int) -> None:
         size = counts.numel()
-        if 0 < size <= KNOWN_LIMIT:
+        if 0 < counts.tensor_meta.size_bytes <= KNOWN_BYTES:
             share, left = divmod(total, size)
             set_known_values(counts, share + (torch.arange(size, device="cpu") < left).to(torch.int64), doubt=Doubt.GUESSED)
 

@@ -15,7 +15,7 @@ from replayer import state
 from replayer.errors import NotEmulated, require
 from replayer.ops import kept_library, op_named, without_override_warnings
 from replayer.ops.copies import Copies
-from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
+from replayer.tensor.allocation import KNOWN_BYTES, allocate, make
 from replayer.tensor.device_args import index_of
 from replayer.tensor.planning.cuda_dtypes import no_kernel, scalar_type
 from replayer.tensor.planning.deterministic import fills_memory, value_of_filled
@@ -56,7 +56,7 @@ class Factories:
             strided = torch.empty(shape, dtype=kind, device="meta", memory_format=memory_format)
             meta = self._metas.like(strided, index_of(device))
         made = make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes))
-        if kind in EXACT_DTYPES and meta.numel <= KNOWN_LIMIT:
+        if kind in EXACT_DTYPES and meta.size_bytes <= KNOWN_BYTES:
             fill_with_zeros(made)
         return self._filled(made)
 

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from replayer.ops.host_reads import reads_an_argument, wait_for_device
-from replayer.tensor.allocation import KNOWN_LIMIT, Uniform
+from replayer.tensor.allocation import KNOWN_BYTES, Uniform
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta, is_mask, is_virtual
 from replayer.tensor.values import known_values
@@ -103,7 +103,7 @@ class KnownContents:
     def arange(self, start: TorchAny, end: TorchAny, step: TorchAny = 1, *, out: TorchAny) -> TorchAny:
         self._run(aten.arange.start_out, start, end, step, out=out)
         meta: TensorMeta = out.tensor_meta
-        if meta.numel <= KNOWN_LIMIT and known_values.fills_allocation(out):
+        if meta.size_bytes <= KNOWN_BYTES and known_values.fills_allocation(out):
             known_values.set_known_values(out, torch.arange(start, end, step, dtype=meta.dtype, device="cpu"))
         return out
 

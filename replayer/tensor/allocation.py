@@ -41,13 +41,13 @@ attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
 set_attributes: TorchAny = _ALL_ATTRIBUTES.__set__
 _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
-KNOWN_LIMIT = 16_384  # maximum number of elements
-_KNOWN_BYTES_LIMIT = 1 << 28  # maximum number of bytes
+KNOWN_BYTES = 1 << 20  # size of the largest tensor whose values are kept
+_KNOWN_BYTES_OF_BUFFER = 1 << 28  # the same for a buffer of bytes
 
 
 def is_kept_on_host(shape: Shape, dtype: torch.dtype) -> bool:
-    count = math.prod(shape)
-    return count <= KNOWN_LIMIT or (dtype is torch.uint8 and len(shape) == 1 and count <= _KNOWN_BYTES_LIMIT)
+    is_buffer = dtype is torch.uint8 and len(shape) == 1
+    return math.prod(shape) * dtype.itemsize <= (_KNOWN_BYTES_OF_BUFFER if is_buffer else KNOWN_BYTES)
 
 
 class Doubt(IntEnum):

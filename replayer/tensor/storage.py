@@ -14,7 +14,7 @@ import torch
 from replayer.errors import NotEmulated, require
 from replayer.op_signature import OpSignature
 from replayer.state import before_sync, computing, gpu
-from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform, allocate
+from replayer.tensor.allocation import KNOWN_BYTES, Allocation, Uniform, allocate
 from replayer.tensor.device_args import index_of
 from replayer.tensor.values.known_values import bytes_of
 from replayer.torch_types import TorchAny
@@ -113,7 +113,7 @@ class VirtualStorage(torch.UntypedStorage):
         if size_bytes:
             before_sync()
             gpu().launches.copy(_copy_signature(size_bytes, "h2d"), "h2d", size_bytes, self._index, True)
-        if host.device.type == "cpu" and (size_bytes <= KNOWN_LIMIT or computing()):
+        if host.device.type == "cpu" and (size_bytes <= KNOWN_BYTES or computing()):
             self.allocation.known = bytes_of(host.clone())  # type: ignore[no-untyped-call]
 
     def as_bytes(self) -> torch.Tensor:

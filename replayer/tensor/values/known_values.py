@@ -15,7 +15,7 @@ from replayer.errors import NotEmulated
 from replayer.memory.device.oom import size_text
 from replayer.memory.spare_memory import spare_host_bytes
 from replayer.state import gpu
-from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Doubt, Uniform
+from replayer.tensor.allocation import KNOWN_BYTES, Allocation, Doubt, Uniform
 from replayer.tensor.generators import BaseGenerator, host_numbers, is_random, one_thread, philox_of, without_warnings
 from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, lazy_conjugation
 from replayer.torch_types import Op, TorchAny
@@ -93,11 +93,11 @@ def writable_values(tensor: TorchAny, *, replaced: bool = False, doubt: Doubt = 
     meta: TensorMeta = tensor.tensor_meta
     allocation: Allocation = tensor.allocation
     known = allocation.known
-    replaces = replaced and fills_allocation(tensor) and meta.numel <= KNOWN_LIMIT
+    replaces = replaced and fills_allocation(tensor) and meta.size_bytes <= KNOWN_BYTES
     doubt = doubt if replaces else max(doubt, doubt_of(tensor))
     if replaces:
         known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
-    elif isinstance(known, Uniform) and allocation.size_bytes <= KNOWN_LIMIT * known.dtype.itemsize:
+    elif isinstance(known, Uniform) and allocation.size_bytes <= KNOWN_BYTES:
         known = torch.full((allocation.size_bytes // known.dtype.itemsize,), known.value, dtype=known.dtype, device="cpu")
     if not isinstance(known, torch.Tensor):
         return None

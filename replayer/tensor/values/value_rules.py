@@ -23,7 +23,7 @@ from functools import partial
 import torch
 
 from replayer.state import gpu
-from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Content, Doubt, Matches, Truth, Uniform
+from replayer.tensor.allocation import KNOWN_BYTES, Allocation, Content, Doubt, Matches, Truth, Uniform
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Several
 from replayer.tensor.values.known_values import REJECTING, Folding, doubt_of, fills_allocation, in_dtype, known_values
 from replayer.tensor.values.script_branches import call_site
@@ -68,10 +68,10 @@ def value_rule(func: Op, plan: Plan) -> Rule | None:
         func in _EMPTY
         and isinstance(outcome, New)
         and outcome.tensor_meta.dtype in EXACT_DTYPES
-        and outcome.tensor_meta.numel <= KNOWN_LIMIT
+        and outcome.tensor_meta.size_bytes <= KNOWN_BYTES
     ):
         return fill_with_zeros
-    if func not in REJECTING and (not plan.signature.launches or plan.reshaped):
+    if func not in REJECTING and not plan.signature.launches:
         return None
     if func is aten._foreach_add_.Scalar:
         return _count_all
@@ -161,11 +161,14 @@ def _depends_on_values(func: Op, plan: Plan) -> bool:
 
 
 def _is_small(func: Op, plan: Plan) -> bool:
-    sizes = [(one.tensor_meta.numel, one.tensor_meta.dtype_name) for one in _made(plan) if isinstance(one, New)]
-    sizes += [(math.prod(shape), dtype) for shape, dtype in zip(plan.signature.shapes, plan.signature.dtypes, strict=True)]
-    floats_limit = KNOWN_LIMIT if func in REJECTING else FLOATS_LIMIT
+    made = [one.tensor_meta for one in _made(plan) if isinstance(one, New)]
+    is_exact = func in REJECTING or (bool(made) and all(meta.dtype in EXACT_DTYPES for meta in made))
+    sizes = [(meta.numel, meta.dtype) for meta in made]
+    arguments = zip(plan.signature.shapes, plan.signature.dtypes, strict=True)
+    sizes += [(math.prod(shape), getattr(torch, dtype)) for shape, dtype in arguments]
     return len(sizes) <= LISTED_LIMIT and all(
-        numel <= (KNOWN_LIMIT if getattr(torch, dtype) in EXACT_DTYPES else floats_limit) for numel, dtype in sizes
+        numel * dtype.itemsize <= KNOWN_BYTES and (is_exact or dtype in EXACT_DTYPES or numel <= FLOATS_LIMIT)
+        for numel, dtype in sizes
     )
 
 

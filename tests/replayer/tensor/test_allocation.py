@@ -12,14 +12,15 @@ from replayer.tensor.allocation import is_kept_on_host
     ("sizes", "dtype", "keeps"),
     [
         ([], "float64", True),
-        ([16_384], "float32", True),
-        ([16_385], "float32", False),
-        ([16_385], "int8", False),
-        ([128, 128], "uint8", True),
-        ([128, 129], "uint8", False),  # only one-dimensional byte tensors may have more than 16,384 elements
+        ([1 << 18], "float32", True),
+        ([(1 << 18) + 1], "float32", False),
+        ([1 << 20], "int8", True),
+        ([(1 << 20) + 1], "int8", False),
+        ([1 << 10, 1 << 10], "uint8", True),
+        ([1 << 10, (1 << 10) + 1], "uint8", False),  # only one-dimensional tensors of bytes may be larger than 1 MiB
         ([1 << 28], "uint8", True),
         ([(1 << 28) + 1], "uint8", False),
     ],
 )
-def test_values_of_small_tensors_and_of_byte_tensors_up_to_256_mib_are_known(sizes: list[int], dtype: str, keeps: bool) -> None:
+def test_values_up_to_1_mib_and_flat_bytes_up_to_256_mib_are_known(sizes: list[int], dtype: str, keeps: bool) -> None:
     assert is_kept_on_host(tuple(sizes), getattr(torch, dtype)) is keeps

@@ -16,10 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replayer.errors import NotEmulated
-from replayer.tensor.allocation import KNOWN_LIMIT, Doubt
+from replayer.tensor.allocation import KNOWN_BYTES, Doubt
 from replayer.tensor.values import known_values as module
 from replayer.tensor.values.known_values import Folding, doubt_of, known_values, payload
 from tests.replayer.fake_gpu import use
+
+KNOWN_ELEMENTS = KNOWN_BYTES // 8  # of a tensor with a dtype of 64 bits
 
 _OPS = {
     "compare": lambda x: x > 2,
@@ -60,10 +62,10 @@ def test_the_values_of_random_floats_and_of_overwritten_and_large_tensors_are_un
     assert (x + 1).tolist() == [0] * 3  # 0 is the placeholder for unknown values
     assert torch.bernoulli(torch.ones(3, device="cuda")).long().tolist() == [0] * 3
     assert (torch.rand(3, device="cuda") >= 0).tolist() == [False] * 3
-    large = torch.zeros(KNOWN_LIMIT + 1, dtype=torch.int64, device="cuda")
+    large = torch.zeros(KNOWN_ELEMENTS + 1, dtype=torch.int64, device="cuda")
     assert (large == 0).tolist()[:2] == [True] * 2 and bool((large == 0).all())
-    assert (torch.arange(KNOWN_LIMIT + 1, device="cuda") >= 0).tolist()[:2] == [False] * 2
-    assert (torch.arange(KNOWN_LIMIT, device="cuda") >= 0).tolist()[:2] == [True] * 2
+    assert (torch.arange(KNOWN_ELEMENTS + 1, device="cuda") >= 0).tolist()[:2] == [False] * 2
+    assert (torch.arange(KNOWN_ELEMENTS, device="cuda") >= 0).tolist()[:2] == [True] * 2
 
 
 @pytest.mark.parametrize("chosen", [[], [1], [0, 1, 2]])
@@ -73,6 +75,18 @@ def test_values_selected_by_a_known_mask_are_written_there(chosen: list[int]) ->
     target = torch.full((3,), 5, device="cuda")
     target[mask] = values[mask]
     assert target.tolist() == [value if at in chosen else 5 for at, value in enumerate([7, 8, 9])]
+
+
+def test_rows_without_their_diagonal_keep_the_shape_of_a_contrastive_loss() -> None:
+    """SimCLR compares 512 pictures with each other, and removes the similarity of each picture to itself."""
+    use()
+    labels = torch.arange(256).repeat(2)
+    same = (labels.unsqueeze(0) == labels.unsqueeze(1)).float().cuda()
+    for diagonal in (torch.eye(512, dtype=torch.bool).cuda(), torch.eye(512, dtype=torch.bool, device="cuda")):
+        others = same[~diagonal].view(512, -1)
+        similarity = torch.rand(512, 512, device="cuda")[~diagonal].view(512, -1)
+        assert similarity[others.bool()].view(512, -1).shape == (512, 1)
+        assert similarity[~others.bool()].view(512, -1).shape == (512, 510)
 
 
 def _unknown_integers(count: int) -> torch.Tensor:
@@ -95,12 +109,12 @@ def test_random_integers_are_guessed_within_their_bounds() -> None:
             torch.cuda.manual_seed(1) if generator is None else generator.manual_seed(1)
             seeded.append([torch.randint(1000, (4,), device="cuda", generator=generator).tolist() for _ in range(2)])
         assert seeded[0] == seeded[1] and seeded[0][0] != seeded[0][1]
-    assert known_values(torch.randperm(KNOWN_LIMIT + 1, device="cuda")) is None
+    assert known_values(torch.randperm(KNOWN_ELEMENTS + 1, device="cuda")) is None
 
 
 def test_sums_and_means_of_many_equal_elements_equal_those_of_torch() -> None:
     use()
-    host, filled = (torch.full((KNOWN_LIMIT, 3), 2, device=device) for device in ("cpu", "cuda"))
+    host, filled = (torch.full((KNOWN_ELEMENTS, 3), 2, device=device) for device in ("cpu", "cuda"))
     for reduce in (
         lambda x: x.sum(),
         lambda x: x.sum(0),
@@ -156,12 +170,12 @@ def test_large_tensors_of_one_value_draw_no_random_numbers_on_the_cpu() -> None:
     """The values of a tensor of any size are known if they are all equal. Random numbers are drawn only for small tensors."""
     use()
     with mock.patch.object(module, "host_numbers") as draws:
-        for elements in (KNOWN_LIMIT, KNOWN_LIMIT + 1):
-            torch.normal(0.0, torch.ones(elements, device="cuda"))
+        for elements in (KNOWN_ELEMENTS, KNOWN_ELEMENTS + 1):
+            torch.normal(0.0, torch.ones(elements, dtype=torch.float64, device="cuda"))
     assert draws.call_count == 1
 
 
-@pytest.mark.parametrize("elements", [2, KNOWN_LIMIT + 1])
+@pytest.mark.parametrize("elements", [2, KNOWN_ELEMENTS + 1])
 def test_dividing_integers_by_zero_raises_no_error(elements: int) -> None:
     """The divisor is a number or a tensor. The CPU would raise an error."""
     use()
@@ -342,21 +356,22 @@ def _filled_in_part(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def test_values_of_at_most_16384_elements_are_known() -> None:
+def test_values_of_integer_tensors_up_to_1_mib_are_known() -> None:
     use()
+    most = (1 << 20) // 8
     known = {
         (name, count): isinstance(known_values(make(count)), torch.Tensor)
         for name, make in WAYS.items()
-        for count in (16_383, 16_384, 16_385)
+        for count in (most - 1, most, most + 1)
     }
-    assert known == {(name, count): count <= 16_384 for name, count in known}
+    assert known == {(name, count): count <= most for name, count in known}
 
 
-def test_a_copied_storage_of_at_most_16384_bytes_is_known() -> None:
+def test_the_bytes_of_a_copied_storage_up_to_1_mib_are_known() -> None:
     use()
-    for count in (16_384, 16_385):
+    for count in (1 << 20, (1 << 20) + 1):
         storage = torch.full((count,), 3, dtype=torch.uint8).untyped_storage().cuda()
-        assert (storage.allocation.known is not None) == (count == 16_384)  # type: ignore[union-attr]
+        assert (storage.allocation.known is not None) == (count == 1 << 20)  # type: ignore[union-attr]
 
 
 def test_a_storage_copied_to_the_host_has_its_known_values() -> None:
