@@ -22,6 +22,11 @@ Note [After a backward pass]
     The recorder compares the number only before the next backward pass or loss function. If there are no module calls, the
     forward pass therefore begins at the end of the previous phase.
 
+Note [Zero_grad after a loss]
+    A script may call `zero_grad` between its loss and the backward pass, and then multiply the loss by the scale of a gradient
+    scaler. The recorder does not see this multiplication. After a loss and `zero_grad`, an op therefore begins the backward
+    pass, unless the op belongs to an outermost module that is called with gradients.
+
 Note [Copies to the GPU]
     The recorder does not see ops that create a tensor, so a copy to the GPU after such ops also begins the phase "h2d". In a
     forward pass, in a loss and after other ops, a copy belongs to the current phase. The same is true of a call that moves a
@@ -61,7 +66,7 @@ ASIDE_OPS = frozenset(
 
 _ASIDE_BEGINNINGS = ("_foreach_", "_fused_", "_amp_")
 
-_OPEN_ENDED = frozenset({"forward", "loss", "other"})
+_OPEN_ENDED = frozenset({"forward", "loss", "backward", "other"})
 _BESIDE = (ASIDE, READ)
 
 
@@ -136,6 +141,8 @@ class PhaseSplitter:
         self._may_copy = kind == ASIDE
         if kind == LOSS:
             return self._begin("loss", now_ns)
+        if kind == PLAIN and self.current == "zero_grad" and self.segments and self.segments[-1].name == "loss":
+            return self._begin("backward", now_ns)  # see Note [Zero_grad after a loss]
         return self._begin("other" if kind in _BESIDE or self._after_backward else "forward", now_ns)
 
     def begins_phase(self, kind: int) -> bool:

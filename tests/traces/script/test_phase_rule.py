@@ -87,6 +87,19 @@ def test_a_step_with_generator_and_critic_has_two_forward_passes() -> None:
     assert cut(*half, *half) == ["zero_grad", "forward", "loss", "backward", "optimizer"] * 2
 
 
+@pytest.mark.parametrize(
+    ("events", "phases"),
+    [
+        ("plain loss zero_grad plain plain aside backward", "forward loss zero_grad backward"),  # a gradient scaler
+        ("plain loss zero_grad model backward", "forward loss zero_grad forward backward"),
+        ("plain zero_grad plain loss backward", "forward zero_grad forward loss backward"),
+        ("plain loss backward zero_grad plain backward", "forward loss backward zero_grad forward backward"),
+    ],
+)
+def test_ops_after_a_loss_and_zero_grad_begin_no_second_forward_pass(events: str, phases: str) -> None:
+    assert cut(*events.split()) == phases.split()
+
+
 def test_copies_and_dropout_masks_do_not_end_the_forward_pass() -> None:
     assert cut("plain", "h2d", "aside", "plain", "loss") == ["forward", "loss"]
 
