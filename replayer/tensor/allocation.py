@@ -25,7 +25,7 @@ from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.state import STATE
-from replayer.tensor.tensor_meta import TensorMeta
+from replayer.tensor.tensor_meta import TensorMeta, is_inference
 from replayer.torch_types import TorchAny
 from traces.model.layouts import Shape
 
@@ -33,8 +33,6 @@ wrapper: TorchAny = (
     torch.Tensor._make_wrapper_subclass
 )  # surfaces/torch_tensor_subclass.py replaces this function for scripts
 _inference_mode: TorchAny = torch._C._InferenceMode
-_keys_of: TorchAny = torch._C._dispatch_keys
-_COUNTS_CHANGES = torch._C.DispatchKey.ADInplaceOrView
 _ALL_ATTRIBUTES: TorchAny = vars(torch.Tensor)["__dict__"]
 # see Note [Attributes of scripts] in tensor.py
 attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
@@ -147,11 +145,6 @@ def make_as(cls: type, meta: TensorMeta, allocation: Allocation) -> TorchAny:
 
 def make_view(meta: TensorMeta, source: TorchAny, cls: type | None = None) -> TorchAny:
     return _make_like(source, cls or meta.wrapping[0], meta, source.allocation)
-
-
-def is_inference(tensor: torch.Tensor) -> bool:
-    """Return `tensor.is_inference()` without calling the `__torch_function__` of a script's class."""
-    return not _keys_of(tensor).has(_COUNTS_CHANGES)
 
 
 def _make_like(source: TorchAny, cls: type, meta: TensorMeta, allocation: Allocation) -> TorchAny:

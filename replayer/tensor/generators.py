@@ -13,7 +13,6 @@ Note [Device of a generator in C++]
 from __future__ import annotations
 
 import ctypes
-import re
 import struct
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -84,15 +83,9 @@ class PhiloxState:
         capture.put_back(id(self), lambda: lambda: setattr(self, "offset", before))
 
 
-def _offset_of_device() -> int:
-    generator, keys = BaseGenerator(), torch._C.DispatchKeySet(torch._C.DispatchKey.CPU).raw_repr()
-    of_cpu = re.compile(rb"\0\xff.{6}" + re.escape(keys.to_bytes(8, "little")), re.DOTALL)
-    found = of_cpu.search(ctypes.string_at(generator._cdata, 128))
-    assert found is not None
-    return found.start()
-
-
-_DEVICE_AT = _offset_of_device()
+# `GeneratorImpl` in c10 stores the device in the 8 bytes before the dispatch keys
+_KEYS_OF_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU).raw_repr().to_bytes(8, "little")
+_DEVICE_AT = ctypes.string_at(torch.default_generator._cdata, 128).index(_KEYS_OF_CPU) - 8  # type: ignore[attr-defined]
 _PRIVATE_USE = 20  # number of the device type in c10 that the virtual GPU has
 
 

@@ -45,24 +45,13 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from replayer.errors import NotEmulated, require
 from replayer.state import STATE, gpu
-from replayer.tensor.allocation import (
-    Allocation,
-    assign_data,
-    attributes_of,
-    is_inference,
-    make,
-    make_as,
-    make_view,
-    set_attributes,
-)
+from replayer.tensor.allocation import Allocation, assign_data, attributes_of, make, make_as, make_view, set_attributes
 from replayer.tensor.device_args import backend_arguments, device_of_cuda
-from replayer.tensor.planning.cuda_dtypes import scalar_type
-from replayer.tensor.planning.mixed_dtypes import cpp_type
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.storage import VirtualStorage, other_device
 from replayer.tensor.subclasses import virtual_class
 from replayer.tensor.swap import swap
-from replayer.tensor.tensor_meta import TensorMeta, in_words_of_cuda
+from replayer.tensor.tensor_meta import TensorMeta, in_words_of_cuda, is_inference
 from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, temporarily_set
@@ -286,30 +275,26 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         )
 
     def set_(self, source: TorchAny = None, *layout: TorchAny, **options: TorchAny) -> Self:
-        if isinstance(source, torch.storage.TypedStorage):
-            if source.dtype != self.dtype:
-                raise RuntimeError(
-                    f"Expected a Storage of type {cpp_type(self.dtype)} or an UntypedStorage, but got type"
-                    f" {scalar_type(source.dtype)} for argument 1 'storage'"
-                )
-            source = source._untyped_storage
         if isinstance(source, VirtualTensor) and (layout or options):
             require(source.is_contiguous(), "passed in tensor to be used as storage must be contiguous")
             source = source.untyped_storage()
-        if isinstance(source, torch.UntypedStorage) and source.device != self.device:
-            raise other_device(self, source)
-        if not isinstance(source, VirtualStorage):
+        storage = getattr(source, "_untyped_storage", source)
+        if isinstance(storage, torch.UntypedStorage) and storage.device != self.device:
+            raise other_device(self, storage)
+        if not isinstance(storage, VirtualStorage):
             empty: TorchAny = super().set_
             made: Self = empty() if source is None else empty(source)
             return made
-        like = torch.empty(0, dtype=self.dtype, device="meta")
-        like.set_(torch.UntypedStorage(source.nbytes(), device="meta"), *layout, **options)  # raises PyTorch's errors
-        source.resize_(like.untyped_storage().nbytes())
+        on_meta: TorchAny = torch.UntypedStorage(storage.nbytes(), device="meta")
+        if storage is not source:
+            on_meta = torch.storage.TypedStorage(wrap_storage=on_meta, dtype=source.dtype, _internal=True)
+        like = torch.empty(0, dtype=self.dtype, device="meta").set_(on_meta, *layout, **options)  # raises PyTorch's errors
+        storage.resize_(like.untyped_storage().nbytes())
         meta = self.tensor_meta
         placed = tuple(like.shape), like.stride(), int(like.storage_offset())
         there = self.plan_cache.metas.of(*placed, meta.dtype, meta.index, meta.is_conj, meta.is_neg)
         with torch.no_grad():
-            assign_data(self, there, source.allocation)
+            assign_data(self, there, storage.allocation)
         return self
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:

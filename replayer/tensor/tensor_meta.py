@@ -32,7 +32,14 @@ LACKS_KERNEL = re.compile(
 _CPU_TYPE = re.compile(r"\btorch\.([A-Z]\w+Tensor)\b")
 _DEVICE_NAME = re.compile(rf"\b{BACKEND}(?=:\d| DeviceType|\.\w+Tensor|'| and | but |, |!|$)")
 _MOST_BYTES = (1 << 63) - 1
+_keys_of: TorchAny = torch._C._dispatch_keys
+_COUNTS_CHANGES = torch._C.DispatchKey.ADInplaceOrView
 LIMIT = 200_000  # a table with this number of entries is cleared
+
+
+def is_inference(tensor: torch.Tensor) -> bool:
+    """Return `tensor.is_inference()` without calling the `__torch_function__` of a script's class."""
+    return not _keys_of(tensor).has(_COUNTS_CHANGES)
 
 
 def words_of_cuda(text: str) -> str:

@@ -30,7 +30,6 @@ from replayer.tensor.allocation import (
     allocate,
     allocation_of,
     assign_data,
-    is_inference,
     make,
     make_view,
     new_tensor,
@@ -41,6 +40,7 @@ from replayer.tensor.device_args import report_failed_assert
 from replayer.tensor.generators import is_random, numbers_drawn, philox_of
 from replayer.tensor.plan import Constant, New, Outcome, OutcomeKind, Plan, Reshaped, Same, Several, View, argument_at
 from replayer.tensor.planning.mixed_dtypes import Overlap, require_apart
+from replayer.tensor.tensor_meta import is_inference
 from replayer.tensor.values.kernel_asserts import can_fail, failed_assert
 from replayer.tensor.values.known_values import values_not_assumed
 from replayer.tensor.values.value_rules import forget_written, value_rule
