@@ -250,6 +250,14 @@ def test_cuda_graphs_with_different_kernels_may_still_be_the_same_program(second
     assert ("only 50 % of their kernels have the same names" in verdict.reason) == (second == "gemm_int8")
 
 
+def test_kernels_of_cuda_graphs_may_differ_only_in_their_numbers() -> None:
+    traces = [recording(("aten::copy_", "copy"), graph=("flash_fwd", *["softmax"] * count)) for count in (1, 10)]
+    verdict = same_program(traces[0], traces[1], np.arange(1), np.arange(1))
+    assert verdict.sameness is Sameness.CANNOT_BE_TOLD
+    numbers = "e.g. softmax, per step once in the first trace and 10 times in the second"
+    assert verdict.reason.endswith(f"kernels run a different number of times: {numbers}")
+
+
 @pytest.mark.parametrize(("graph", "sameness"), [("relu", Sameness.SAME_PROGRAM), ("silu", Sameness.CANNOT_BE_TOLD)])
 def test_kernels_in_a_cuda_graph_are_compared_with_kernels_launched_by_ops(graph: str, sameness: Sameness) -> None:
     """GIVEN a trace that runs two kernels in ops WHEN another trace runs both kernels in a CUDA graph THEN the kernels are

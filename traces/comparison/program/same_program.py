@@ -70,7 +70,8 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
     alike = similarity(_in_all_steps(ours), _in_all_steps(theirs), steps) if ours and theirs else 1.0
     # If most GPU work is in CUDA graphs, the few ops outside of graphs are not enough to compare two programs.
     is_little = max(ours_outside, theirs_outside) <= DEFAULT_TOLERANCE and 2 * alike < 1
-    if alike < SAME_NAMES and (verdict.same or (verdict.sameness is Sameness.OTHER_PROGRAM and is_little)):
+    is_renamed = verdict.same and set(_in_all_steps(ours)) != set(_in_all_steps(theirs))
+    if alike < SAME_NAMES and (is_renamed or (verdict.sameness is Sameness.OTHER_PROGRAM and is_little)):
         reason = f"most work is in CUDA graphs without ops, and only {percent(alike)} of their kernels have the same names"
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     if verdict.same and ours and theirs and (apart := numbers_apart(ours, theirs, steps)):
