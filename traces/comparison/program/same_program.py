@@ -45,8 +45,8 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
     sides = (recorded, recorded_steps), (other, other_steps)
     launched = _launched(*sides)
-    verdict = _compared(*sides, *device_ops.alike_nested(*launched, nesting=device_ops.Nesting.SHARED))
-    for nesting in (device_ops.Nesting.INNERMOST, device_ops.Nesting.WITHOUT_PARTS):
+    verdict = _compared(*sides, *device_ops.alike_nested(*launched, nesting=device_ops.Nesting.WITHOUT_PARTS))
+    for nesting in (device_ops.Nesting.SHARED, device_ops.Nesting.INNERMOST):
         if verdict.sameness is Sameness.OTHER_PROGRAM:
             again = _compared(*sides, *device_ops.alike_nested(*launched, nesting=nesting))
             verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
