@@ -42,7 +42,8 @@ def install(torch_module: ModuleType) -> None:
 
 def _run_backward(run: TorchFunction, outputs: TorchAny, gradients: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     for at, (output, gradient) in enumerate(zip(outputs, gradients, strict=False)):
-        if isinstance(output, VirtualTensor) and gradient is not None and gradient.dim() and gradient.is_cpu:
+        is_tensor = isinstance(output, torch.Tensor) and gradient is not None  # an output may also be a GradientEdge
+        if is_tensor and gradient.dim() and gradient.device != output.device:
             raise RuntimeError(f"invalid gradient at index {at} - expected device {output.device} but got {gradient.device}")
     replace_saved_parameters(lambda: _graph(_roots(outputs))[0])
     try:
@@ -116,9 +117,9 @@ def _checked_gradients(call: TorchFunction, node: TorchAny, *args: TorchAny) -> 
     needing = [gradient for gradient, needs in zip(gradients, node.needs_input_grad, strict=False) if needs]
     into = [(at, *edge) for at, edge in enumerate(node.next_functions) if edge[0] is not None]
     for gradient, (at, following, number) in zip(needing, into, strict=False):
-        if isinstance(gradient, torch.Tensor) and gradient.dim() and gradient.is_cpu:
+        if isinstance(gradient, torch.Tensor) and gradient.dim():
             device = following._input_metadata[number].device
-            if device.type == BACKEND:
+            if device.type == BACKEND and gradient.device != torch.device("cuda", device.index):
                 name = f"Function {node.name()} returned an invalid gradient at index {at}"
                 raise RuntimeError(f"{name} - expected device cuda:{device.index} but got {gradient.device}")
     return returned

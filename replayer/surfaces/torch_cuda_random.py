@@ -18,7 +18,7 @@ from traces.script.patching import patch
 
 
 def _any_generator(device: TorchAny = "cpu") -> TorchAny:
-    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device or "cpu")
     if device.type != "cuda":
         return BaseGenerator(device)
     refuse_in_capture("Cannot construct a new CUDAGeneratorImpl")

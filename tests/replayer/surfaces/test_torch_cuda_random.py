@@ -72,7 +72,7 @@ def test_torch_generator_creates_generators_of_the_device() -> None:
     assert generator.device == torch.device("cuda", 1)
     assert isinstance(generator, torch.Generator)
     assert torch.Generator("cuda").device == torch.device("cuda", 0)
-    assert torch.Generator().device == torch.device("cpu")
+    assert torch.Generator().device == torch.Generator(None).device == torch.device("cpu")
     assert torch.randn(3, device="cuda", generator=torch.Generator("cuda")).shape == (3,)
     copied = pickle.loads(pickle.dumps(generator))
     assert copied.initial_seed() == 9 and copied.device == generator.device

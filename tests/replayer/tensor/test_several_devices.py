@@ -135,3 +135,29 @@ def test_the_device_cuda_without_a_number_is_the_current_device() -> None:
             assert x.new_tensor([1], device="cuda").device.index == 1
             assert torch.ones_like(x).device.index == 1 and x.new_zeros(2, device="cuda:0").device.index == 0
     assert x.to_sparse().to("cuda:2").device.index == 2
+
+
+def test_a_gradient_on_another_gpu_is_rejected() -> None:
+    use(devices=2)
+    x = torch.ones(2, device="cuda:0", requires_grad=True)
+    there = torch.ones(2, device="cuda:1")
+
+    class Elsewhere(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+            return value * 2
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+            return there
+
+    text = "invalid gradient at index 0 - expected device cuda:0 but got cuda:1"
+    with pytest.raises(RuntimeError, match=text):
+        (x * 2).backward(there)
+    of_script: Any = Elsewhere.apply(x)
+    with pytest.raises(RuntimeError, match=f"ElsewhereBackward returned an {text}"):
+        of_script.sum().backward()
+    with pytest.raises(RuntimeError, match="invalid gradient at index 0 - expected device cpu but got cuda:1"):
+        (torch.ones(2, requires_grad=True) * 2).backward(there)
+    (x * 2).backward(torch.ones_like(x))
+    assert x.grad is not None and x.grad.device == x.device
