@@ -57,7 +57,7 @@ def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
         if whole > (1 + DEFAULT_TOLERANCE) * (of.replayed_peak_bytes or whole):
             sentences.append(
                 f"{device}: the peak of the whole second trace is {size_text(whole)}. Memory is compared only in steps that"
-                " do not compile and that are of a kind with memory events in both traces."
+                " do not compile and that have memory events in both traces."
             )
     return sentences + fit_sentences(memory)
 
