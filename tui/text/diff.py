@@ -247,17 +247,17 @@ def estimate_sentences(comparison: Comparison) -> list[str]:
     error = comparison.estimate_error
     if error is not None and error.work == OTHER_SHAPES:
         words["scaled"] += f" (mean error {share_text(error.error)})"
-    parts = [f"{share_text(coverage[kind])} {of}" for kind, of in words.items() if coverage.get(kind, 0) >= 0.001]
+    shown = {kind for kind, share in coverage.items() if share >= 0.001}
+    parts = [f"{share_text(coverage[kind])} {of}" for kind, of in words.items() if kind in shown]
     matched = coverage["exact"] + coverage["equivalent"]
     if parts and matched < 1 - _ALL:
         texts = [f"Origin of the GPU time: {', '.join(parts)}."]
     else:
         texts = [f"{share_text(matched)} of the GPU time is matched op by op" + (f"; {', '.join(parts)}." if parts else ".")]
-    if coverage["unmatched"] >= 0.001:
+    if "unmatched" in shown:
         unmatched = share_text(coverage["unmatched"])
         texts.append(f"{unmatched} of the GPU time is in recorded phases that the script did not run.")
-    is_estimated = any(coverage.get(kind, 0) >= 0.001 for kind in words if kind != "phase")
-    if error is not None and error.work != OTHER_SHAPES and is_estimated:
+    if error is not None and error.work != OTHER_SHAPES and shown & words.keys() - {"phase"}:
         texts.append(error.sentence())
     return texts
 

@@ -42,6 +42,32 @@ def test_deterministic_mode_fills_new_memory_with_the_same_values_on_gpu_and_cpu
         assert repr(call(host.cuda()).tolist()) == repr(call(host).tolist()), number
 
 
+_CALLS: dict[str, tuple[bool, Callable[[torch.Tensor, torch.Tensor], object]]] = {
+    "scatter: products of elements of a tensor": (True, lambda x, at: x.scatter(0, at, x, reduce="multiply")),
+    "scatter: products with a number": (False, lambda x, at: x.scatter(0, at, 2.0, reduce="multiply")),
+    "scatter: assignment": (False, lambda x, at: x.scatter(0, at, x)),
+    "scatter_reduce: products": (True, lambda x, at: x.scatter_reduce(0, at, x, "prod")),
+    "scatter_reduce: maxima": (False, lambda x, at: x.scatter_reduce(0, at, x, "amax")),
+    "bincount: weighted": (True, lambda x, at: torch.bincount(at, x)),
+    "bincount: counts": (False, lambda x, at: torch.bincount(at, minlength=3)),
+    "histc: floating point": (True, lambda x, at: torch.histc(x, 3, 0, 1)),
+    "histc: integers": (False, lambda x, at: torch.histc(at, 3, 0, 2)),
+}
+
+
+@pytest.mark.parametrize("name", _CALLS)
+def test_deterministic_mode_rejects_a_call_only_with_the_arguments_of_a_nondeterministic_kernel(name: str) -> None:
+    use()
+    is_rejected, call = _CALLS[name]
+    x, at = torch.rand(3, device="cuda"), torch.tensor([2, 0, 0]).cuda()
+    torch.use_deterministic_algorithms(True)
+    if is_rejected:
+        with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
+            call(x, at)
+    else:
+        call(x, at)
+
+
 def test_alerts_about_nondeterministic_kernels_can_be_switched_off() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:

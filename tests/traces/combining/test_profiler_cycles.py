@@ -99,7 +99,9 @@ def test_consecutive_recordings_of_one_process_are_grouped_as_profiler_cycles(
         trace.provenance["steps_from"] = "profiler"
     names = [("trace_5.json", None), ("trace_10.json", None)]
     assert cycles_of([first, second], names, [None, None]) == [[0], [1]]
-    second.steps.number[:] += len(first.steps)
+    second.steps.number[:] += len(first.steps) - 1
+    assert cycles_of([first, second], names, [None, None]) == [[0], [1]]  # The last number of `first` occurs again.
+    second.steps.number[:] += 1
     assert cycles_of([first, second], names, [None, None]) == grouped
     assert cycles_of([first, second], [("a.json", None), ("b.json", None)], [None, None]) == [[0], [1]]
     second.threads = [Thread(0, 101, "main", "main"), second.threads[1]]

@@ -188,6 +188,24 @@ def test_diff_says_how_much_of_the_gpu_time_was_matched(exact: float, equivalent
     assert said in warning_sentences(replace(comparison, coverage=shares))
 
 
+@pytest.mark.parametrize("share", [0.0009, 0.001])
+def test_diff_mentions_phases_that_the_script_did_not_run_from_a_share_of_0_1_percent(share: float) -> None:
+    comparison = a_replay()
+    shares = dict.fromkeys(comparison.coverage or (), 0.0) | {"exact": 1.0, "unmatched": share}
+    said = "0.1 % of the GPU time is in recorded phases that the script did not run."
+    assert (said in warning_sentences(replace(comparison, coverage=shares))) is (share == 0.001)
+
+
+@pytest.mark.parametrize(("width", "shown"), [(80, "kernel_abcdefghijkabcdefghijkabcdefghij"), (60, "kernel_abcdefghi…ghij")])
+def test_names_of_changed_kernels_use_the_width_that_counts_and_times_leave(width: int, shown: str) -> None:
+    """GIVEN two new kernels whose names of 40 characters differ at the end WHEN the text has a width of 80 THEN the table has
+    room for 42 characters of a name, because counts and times need 38. With a width of 60, there is room for 22 characters."""
+    names = ["kernel_" + "abcdefghijk" * 2 + "abcdefghij" + end for end in "kz"]
+    added = [Call("aten::mul", "2,2", 91 + 2 * place, name) for place, name in enumerate(names)]
+    text = _text(compare(training(), training(made=[*calls(32), *added])), width=width)
+    assert all(re.search(f"^{shown}{end} +0→1", text, re.MULTILINE) for end in "kz"), text
+
+
 def test_diff_shows_data_parallel_stages_on_the_host_and_on_the_gpu() -> None:
     one, two = (load(find(name)) for name in ("p100-no-cudnn", "p100x2-no-cudnn"))
     host, device = (text.partition("\n\n")[0] for text in _text(compare(one, two)).split("Parts of nn.DataParallel ")[1:])
