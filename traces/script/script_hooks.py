@@ -103,7 +103,9 @@ class ThreadCalls:
 
 
 class ScriptCalls(threading.local):
-    # reading an attribute of a thread-local object is slow, so each wrapper reads only `now`
+    """Stores the calls of each thread. Each wrapper reads only the attribute `now`, because reading attributes of thread-local
+    objects is slow."""
+
     within: ClassVar[list[int]] = [0]  # number of calls of nested modules, in all threads
 
     def __init__(self) -> None:
@@ -113,18 +115,14 @@ class ScriptCalls(threading.local):
         return ScriptCalls, ()
 
 
-SCRIPT_CALLS = ScriptCalls()  # calls that replays see; global, because torch's functions are global
+SCRIPT_CALLS = ScriptCalls()  # the calls in a replay; this object is global, because torch's functions are global
 
 
 class ScriptHooks:
     """Wraps functions of PyTorch. While `listener()` is None, the wrapped functions behave like the original functions."""
 
     def __init__(
-        self,
-        torch: Any,
-        listener: Callable[[], CallListener | None],
-        optimizers: Optimizers,
-        calls: ScriptCalls = SCRIPT_CALLS,
+        self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers, calls: ScriptCalls = SCRIPT_CALLS
     ) -> None:
         self._torch = torch
         self._listener = listener
