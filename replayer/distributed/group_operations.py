@@ -91,8 +91,12 @@ class GroupOperations:
             self.coalesced += given
         if self.coalesced is not None or not given:
             return CallOfGroup()
-        name = given[0][0].name if given[0][0].pair is None else BATCH
-        return self._begin(self._joined([call for call, _ in given]), name, "all", given[-1][1])
+        name, calls = given[0][0].name, self._joined([call for call, _ in given])
+        if given[0][0].pair is not None:
+            name = BATCH
+            if not self.is_eager:  # no call outside of a batch uses this communicator, and error messages say so
+                calls = [replace(call, detail=BATCH) for call in calls]
+        return self._begin(calls, name, "all", given[-1][1])
 
     def _joined(self, calls: list[GroupCall]) -> list[GroupCall]:
         """Join each send from this rank to itself with its receive. NCCL needs both in the same group of calls."""

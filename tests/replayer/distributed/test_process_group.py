@@ -465,6 +465,21 @@ def test_sends_in_both_directions_share_a_stream(eager: bool) -> None:
         assert bool(streams[0] == streams[1]) is eager
 
 
+def test_a_send_of_a_batch_does_not_match_a_receive_outside_of_a_batch() -> None:
+    """NCCL uses two communicators and would hang. THEN the error names the batch."""
+
+    def body(rank: int) -> None:
+        value = torch.ones(2, device="cuda")
+        text = r"rank 0 waits in send of 2 float32 elements \(batch_isend_irecv\)|rank 0 .* ended without"
+        with pytest.raises(RuntimeError, match=text):
+            if rank == 0:
+                dist.batch_isend_irecv([dist.P2POp(dist.isend, value, 1)])[0].wait()
+            else:
+                dist.recv(value, 0)
+
+    run_ranks(2, body)
+
+
 def test_coalesced_collectives_are_one_kernel() -> None:
     """GIVEN a recorded all-reduce of 4 MB WHEN the script reduces 3 MB and 1 MB in one call THEN one kernel of the recorded
     duration reduces both tensors."""
