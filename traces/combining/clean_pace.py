@@ -56,10 +56,9 @@ class CleanPace:
         self._by_stage: _StagePace | None = None
         factors = {name: factor for name, factor in run.host_scale.items() if 0 < factor < np.inf}
         labels = PhaseLabels(trace, counts_in(factors))
+        keys = zip(labels.texts, labels.names, labels.phases, strict=True)
         # see Note [The clean steps decide] in profiler_cost.py
-        of_training = {name: min(factor, 1.0) for name, factor in factors.items()}
-        own = [factors.get(text, factors.get(name)) for text, name in zip(labels.texts, labels.names, strict=True)]
-        by_label = [of_training.get(name, 1.0) if of is None else of for name, of in zip(labels.phases, own, strict=True)]
+        by_label = [factors.get(text, factors.get(name, min(factors.get(phase, 1.0), 1.0))) for text, name, phase in keys]
         self.scale = np.array([*by_label, 1.0])[labels.of]
         if run.profiler_cost is None:
             return
@@ -114,8 +113,8 @@ class WithoutCost:
             gaps_ns.append(np.diff(windows[-1]).astype(np.float64))
             owed_ns.append(np.append(cost_ns[first:last], 0.0))
             thread = events.thread[first:last]
-            busiest = np.bincount(thread, minlength=1).argmax()
-            begun_by.append(np.append(_PHASE, np.where(thread == busiest, events.name[first:last], NONE)))
+            is_busiest = thread == np.bincount(thread, minlength=1).argmax()
+            begun_by.append(np.append(_PHASE, np.where(is_busiest, events.name[first:last], NONE)))
         gaps_ns = _usual_gaps(gaps_ns, begun_by, kinds, clean_ns, steps) if gaps_ns else []
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
         for at, recorded_ns, owed in zip(windows, gaps_ns, owed_ns, strict=True):
@@ -174,24 +173,20 @@ def _usual_gaps(
     found = np.split(all_ns * np.repeat(ratio, np.diff(begins, append=len(names))), np.flatnonzero(np.diff(phase)) + 1)
     recorded_ns, found_ns = (np.array([gaps.sum() for gaps in of]) for of in (gaps_ns, found))
     longer = np.divide(recorded_ns, found_ns, out=np.ones_like(found_ns), where=found_ns > 0)
+    shares, factors = np.zeros(len(kinds)), np.ones(len(kinds))
     for kind, of_clean_ns in enumerate(clean_ns):
-        own = np.flatnonzero(kinds == kind)
-        factor = np.percentile(longer[own], 50, method="lower")
-        for row, share in zip(own.tolist(), _shares_kept(recorded_ns[own], of_clean_ns).tolist(), strict=True):
-            found[row] = share * gaps_ns[row] + (1 - share) * factor * found[row]
-    return found
+        own = kinds == kind
+        shares[own] = _shares_kept(recorded_ns[own], of_clean_ns)
+        factors[own] = (1 - shares[own]) * np.percentile(longer[own], 50, method="lower")
+    return [share * gaps + factor * usual for share, gaps, factor, usual in zip(shares, gaps_ns, factors, found, strict=True)]
 
 
 def _shares_kept(profiled_ns: Column, clean_ns: Column) -> Column:
     # see Note [Stalls in some steps]
-    if len(clean_ns) < FEWEST_ALIKE:
-        return np.zeros(len(profiled_ns))
-    typical = np.argsort(profiled_ns, kind="stable")[(len(profiled_ns) - 1) // 2]
-    both_ns = np.stack((profiled_ns, _by_rank(profiled_ns, clean_ns)))
-    profiled, clean = relative = both_ns / np.maximum(both_ns[:, [typical]], 1)
+    both_ns = np.stack((profiled_ns, _by_rank(profiled_ns, clean_ns if len(clean_ns) >= FEWEST_ALIKE else np.ones(1))))
+    profiled, clean = relative = both_ns / np.maximum(np.percentile(both_ns, 50, axis=1, method="lower", keepdims=True), 1)
     are_far = (relative >= LONG_STEP).all(axis=0) | (LONG_STEP * relative <= 1).all(axis=0)
-    kept: Column = np.divide(clean - 1, profiled - 1, out=np.zeros_like(clean), where=are_far)
-    return np.asarray(np.minimum(kept, 1.0))
+    return np.asarray(np.divide(clean - 1, profiled - 1, out=np.zeros_like(clean), where=are_far).clip(max=1.0))
 
 
 class _StagePace:
