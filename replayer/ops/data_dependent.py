@@ -116,12 +116,15 @@ class DataDependentOps:
         # see Note [Unknown sizes] in tensor/planning/assumed_sizes.py
         recorded = self._recorded_size(NONZERO, shape)
         known = known_values(mask) if is_virtual(mask, self._tensor_class) else mask
-        if known is not None and (recorded is None or doubt_of(mask) is not Doubt.GUESSED):
-            return int((torch.as_tensor(known) != 0).expand(shape).sum())
+        count = None if known is None else int((torch.as_tensor(known) != 0).expand(shape).sum())
+        if count is not None and doubt_of(mask) is not Doubt.GUESSED:
+            return count
         if recorded is not None:
             return recorded
         most = math.prod(shape)
-        return most if STATE.masks_are_full else assumed_size(op, lambda: gpu().values.assumed.count(most))
+        if STATE.masks_are_full and count is None:
+            return most
+        return assumed_size(op, lambda: gpu().values.assumed.count(most) if count is None else count)
 
     # -- by distinct values and sums -----------------------------------------------------------------------------------
 
@@ -199,9 +202,10 @@ class DataDependentOps:
 
     def _size(self, op: str, source: TorchAny, known: TorchAny, assume: Callable[[], int], dim: int | None = None) -> int:
         recorded = self._recorded_size(op, source.tensor_meta.shape)
-        if known is not None and (recorded is None or doubt_of(source) is not Doubt.GUESSED):
-            return int(known[0].shape[0 if dim is None else dim])
-        return assumed_size(op, assume) if recorded is None else recorded
+        size = None if known is None else int(known[0].shape[0 if dim is None else dim])
+        if size is not None and doubt_of(source) is not Doubt.GUESSED:
+            return size
+        return recorded if recorded is not None else assumed_size(op, lambda: assume() if size is None else size)
 
     def _with_values(self, results: list[TorchAny], known: TorchAny, sources: list[TorchAny]) -> list[TorchAny]:
         for result, values in zip(results, known or (), strict=False):

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replayer.errors import NotEmulated
+from replayer.errors import DataDependentShape, NotEmulated
 from replayer.tensor.allocation import KNOWN_BYTES, Doubt
 from replayer.tensor.values import known_values as module
 from replayer.tensor.values.known_values import Folding, doubt_of, known_values, payload
@@ -96,7 +96,9 @@ def _unknown_integers(count: int) -> torch.Tensor:
 def test_random_integers_are_guessed_within_their_bounds() -> None:
     """Scripts derive shapes from random integers: the classes of a one-hot encoding, or the rows that a mask selects. The
     guessed numbers therefore agree with each other. The same seed draws the same numbers."""
-    use()
+    gpu = use()
+    gpu.assumes_sizes = True
+    gpu.simulator.stats = SimpleNamespace(sizes_assumed=0)
     drawn = torch.randint(3, 9, (200,), device="cuda")
     assert doubt_of(drawn) is Doubt.GUESSED and set(drawn.tolist()) == set(range(3, 9)) and F.one_hot(drawn).shape == (200, 9)
     assert sum((drawn == number).nonzero().shape[0] for number in range(3, 9)) == 200
@@ -110,6 +112,11 @@ def test_random_integers_are_guessed_within_their_bounds() -> None:
             seeded.append([torch.randint(1000, (4,), device="cuda", generator=generator).tolist() for _ in range(2)])
         assert seeded[0] == seeded[1] and seeded[0][0] != seeded[0][1]
     assert known_values(torch.randperm(KNOWN_ELEMENTS + 1, device="cuda")) is None
+    assert gpu.simulator.stats.sizes_assumed == 6  # one per mask
+    gpu.assumes_sizes = False
+    for sized_by_guesses in (lambda: (drawn == 3).nonzero(), lambda: drawn.unique()):
+        with pytest.raises(DataDependentShape):
+            sized_by_guesses()
 
 
 def test_sums_and_means_of_many_equal_elements_equal_those_of_torch() -> None:
