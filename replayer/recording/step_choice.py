@@ -21,7 +21,7 @@ Note [Evaluation steps of several kinds]
 Note [Windows of the profiler]
     If a script begins a new kind of step, for example with another network, the recorder profiles such steps after at least two
     of them (tracer/schedule.py). A replayed step therefore takes its times from the last profile that began at most
-    `STEPS_BEFORE_WINDOW` steps after it.
+    `STEPS_BEFORE_WINDOW` steps after it, and from the steps of earlier profiles that call the same ops with the same shapes.
 
 Note [Training steps of several shapes]
     The shapes of a step are not known before the step calls its first op. The chosen recorded step may lack an op that the
@@ -42,7 +42,7 @@ from replayer.recording.recorded_step import RecordedStep
 from traces.comparison.thresholds import STEPS_BEFORE_WINDOW
 from traces.model.layouts import Shape
 from traces.model.row_order import lists_by_key
-from traces.model.trace import StepKind
+from traces.model.trace import NONE, StepKind
 
 
 class StepChoice:
@@ -124,7 +124,13 @@ class StepChoice:
             return alike
         in_windows = [(begins, own) for begins, rows in self._windows if (own := [i for i in alike if i in rows])]
         begun = [own for begins, own in in_windows if begins <= place + STEPS_BEFORE_WINDOW]
-        return begun[-1] if begun else in_windows[0][1] if in_windows else alike
+        last = begun[-1][-1] if begun else NONE
+        same = [i for own in begun for i in own if i in begun[-1] or self._ops[i] == self._ops[last]]
+        return same or (in_windows[0][1] if in_windows else alike)
+
+    @cached_property
+    def _ops(self) -> dict[int, set[str]]:
+        return {i: {key for segment in self._steps[i].segments.values() for key in segment.exact} for i in self.cycle}
 
     @cached_property
     def _windows(self) -> list[tuple[int, set[int]]]:

@@ -132,9 +132,24 @@ def test_a_single_profiled_step_with_the_phases_of_the_other_steps_is_not_repeat
 def test_a_step_replays_the_latest_profile() -> None:
     """GIVEN two networks that are trained one after the other, each with a profile THEN all steps of the second network take
     the times of its profile. This profile begins three steps after the second network."""
-    recording = RecordedRun(_recorded("1" * 12, "SSPPAAAAWPPA"))
-    rows = [recording.choice.training(number).row for number in range(16)]
+    rows = _rows_of_two_profiles("aten::bmm")
     assert rows[:6] == [2, 3, 2, 3, 2, 3] and set(rows[6:]) == {9, 10} and rows[9:11] == [9, 10]
+
+
+def test_two_profiles_of_the_same_ops_provide_times_together() -> None:
+    rows = _rows_of_two_profiles("aten::mm")
+    assert rows[:6] == [2, 3, 2, 3, 2, 3] and set(rows[6:]) == {2, 3, 9, 10} and rows[9:11] == [9, 10]
+
+
+def _rows_of_two_profiles(second: str) -> list[int]:
+    """Return the rows of the recorded steps that 16 replayed steps use. The op `second` runs in steps 9 and 10."""
+    kinds = {"S": StepKind.STEADY, "P": StepKind.PROFILED, "W": StepKind.WARMUP, "A": StepKind.AFTER_PROFILE}
+    steps = []
+    for number, kind in enumerate("SSPPAAAAWPPA"):
+        ops = [Op("aten::mm" if number < 8 else second, 2, 5, (10, 5))] if kind == "P" else []
+        steps.append((kinds[kind], ONE, ops))
+    recording = RecordedRun(recording_of(steps))
+    return [recording.choice.training(number).row for number in range(16)]
 
 
 def test_replayed_steps_after_the_end_of_the_recording_repeat_recorded_steps_by_kind() -> None:
