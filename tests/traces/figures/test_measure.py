@@ -40,6 +40,7 @@ from traces.figures.measure import (
     op_table,
     own_graph_launches,
     passes_of_steps,
+    phase_busy_ns,
     phase_times,
     profiled_steps,
     ran_under_profiler,
@@ -152,6 +153,22 @@ def test_repeated_phases_of_a_step_are_summed_and_missing_ones_are_zero() -> Non
     trace.phases.name[rows[0] - 1] = loss
     assert phase_times(trace)["loss"].host_ns.tolist() == [30 * US, 0]
     assert phase_times(trace)["forward"].host_ns.tolist() == [0, 30 * US]
+
+
+@pytest.mark.parametrize(("second_gpu", "busy_us"), [(False, 10), (True, 20)])
+def test_gpu_busy_time_of_a_phase_is_the_sum_over_gpus_without_overlaps(second_gpu: bool, busy_us: int) -> None:
+    """GIVEN two steps with a kernel of 10 us in each phase WHEN the loss kernel of the first step runs in the forward pass, at
+    the same time as the other kernel there THEN the forward pass is busy for 10 us, or for 20 us with two GPUs."""
+    trace = training(steps=2)
+    trace.devices.append(replace(trace.devices[0], index=1))
+    kernels = (trace.strings.find(name) for name in ("volta_sgemm_nn", "softmax"))
+    forward, loss = (int(np.flatnonzero(trace.device.name == kernel)[0]) for kernel in kernels)
+    trace.device.device[loss] = second_gpu
+    for column in (trace.device.start_ns, trace.device.launch):
+        column[loss] = column[forward]
+    found = {name: (busy_ns // US).tolist() for name, busy_ns in phase_busy_ns(trace).items()}
+    usual = {name: [10, 10] for name in ("h2d", "backward", "optimizer")}
+    assert found == usual | {"loader": [0, 0], "forward": [busy_us, 10], "loss": [0, 10]}
 
 
 def test_gpu_work_belongs_to_the_step_and_phase_in_which_it_was_launched() -> None:
