@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -85,18 +84,16 @@ class GroupOperations:
         communicator = "all" if self.is_eager or call.pair is None else str(call.members(self._size))
         return self._begin(self._joined([call]), call.name, communicator, opts, kind)
 
-    def run_coalesced(self, given: Sequence[tuple[GroupCall, TorchAny]]) -> Work:
+    def run_coalesced(self, given: list[tuple[GroupCall, TorchAny]]) -> Work:
         """Run the calls of an NCCL group as one kernel. Each call is given with its options."""
         if self.coalesced is not None:  # NCCL groups can be nested
             self.coalesced += given
         if self.coalesced is not None or not given:
             return CallOfGroup()
-        name, calls = given[0][0].name, self._joined([call for call, _ in given])
-        if given[0][0].pair is not None:
-            name = BATCH
-            if not self.is_eager:  # no call outside of a batch uses this communicator, and error messages say so
-                calls = [replace(call, detail=BATCH) for call in calls]
-        return self._begin(calls, name, "all", given[-1][1])
+        is_batch, calls = given[0][0].pair is not None, self._joined([call for call, _ in given])
+        if is_batch and not self.is_eager:  # no call outside of a batch uses this communicator, and error messages say so
+            calls = [replace(call, detail=BATCH) for call in calls]
+        return self._begin(calls, BATCH if is_batch else calls[0].name, "all", given[-1][1])
 
     def _joined(self, calls: list[GroupCall]) -> list[GroupCall]:
         """Join each send from this rank to itself with its receive. NCCL needs both in the same group of calls."""
@@ -159,8 +156,7 @@ class GroupOperations:
         parts = [self._part(call, comm_stream, arrived_ns) for call in calls]
         comm_stream.has_announced_gpu |= any(call.tensors for call in calls)
         message = replace(parts[0].message, operation=name, size_bytes=sum(part.message.size_bytes for part in parts))
-        tracker = here.simulator.tracker
-        steps = tracker.number, here.recording.index_of(tracker.step.step)
+        steps = here.simulator.tracker.number, here.recording.index_of(here.simulator.tracker.step.step)
         position = here.ranks.costs.position(name, message.size_bytes, self._size, *steps)
         called = Called(call_ns, row, message, position, stream, parts)
         work = kind(self._play, self._watchdog, comm_stream, called, inputs)
@@ -207,10 +203,9 @@ class GroupOperations:
         if stream is None or comm_stream.stream is None:
             return called.arrived_ns
         stream.wait(comm_stream.stream.ready_ns)
-        sizes = [(part.message.operation, part.message.size_bytes) for part in called.parts]
-        one_way_bytes = max(sum(size for name, size in sizes if name == way) for way in ("send", "recv"))
-        known = message.operation, message.size_bytes, self._size, called.position
-        transfer = here.ranks.costs.next(*known, one_way_bytes)
+        parts = [part.message for part in called.parts]
+        one_way_bytes = max(sum(part.size_bytes for part in parts if part.operation == way) for way in ("send", "recv"))
+        transfer = here.ranks.costs.next(message.operation, message.size_bytes, self._size, called.position, one_way_bytes)
         end_ns = max(called.arrived_ns, stream.ready_ns) + transfer.duration_ns
         call = GroupOperation(message.operation, message.dtype, str(self.group_name), self._size, "nccl", message.size_bytes)
         times_ns = Times(called.call_ns, message.arrived_ns, end_ns)

@@ -270,8 +270,7 @@ class CallOfGroup(_Awaited):
     def wait(self, timeout: timedelta | None = None) -> bool:
         return True
 
-    def is_completed(self) -> bool:
-        return True
+    is_completed = wait
 
     def result(self) -> list[TorchAny]:
         return []
