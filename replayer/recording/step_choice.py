@@ -42,7 +42,7 @@ from replayer.recording.recorded_step import RecordedStep
 from traces.comparison.thresholds import STEPS_BEFORE_WINDOW
 from traces.model.layouts import Shape
 from traces.model.row_order import lists_by_key
-from traces.model.trace import NONE, StepKind
+from traces.model.trace import StepKind
 
 
 class StepChoice:
@@ -120,27 +120,23 @@ class StepChoice:
 
     def _in_window(self, alike: list[int], place: int) -> list[int]:
         # see Note [Windows of the profiler]
-        if self._steps[self.cycle[0]].kind != StepKind.PROFILED:
+        if not alike or self._steps[self.cycle[0]].kind != StepKind.PROFILED:
             return alike
-        in_windows = [(begins, own) for begins, rows in self._windows if (own := [i for i in alike if i in rows])]
-        begun = [own for begins, own in in_windows if begins <= place + STEPS_BEFORE_WINDOW]
-        last = begun[-1][-1] if begun else NONE
-        same = [i for own in begun for i in own if i in begun[-1] or self._ops[i] == self._ops[last]]
-        return same or (in_windows[0][1] if in_windows else alike)
+        begins = self._window_begins
+        last = ([i for i in alike if begins[i] <= place + STEPS_BEFORE_WINDOW] or alike[:1])[-1]
+        return [i for i in alike if begins[i] == begins[last] or (i < last and self._ops[i] == self._ops[last])]
 
     @cached_property
     def _ops(self) -> dict[int, set[str]]:
         return {i: {key for segment in self._steps[i].segments.values() for key in segment.exact} for i in self.cycle}
 
     @cached_property
-    def _windows(self) -> list[tuple[int, set[int]]]:
-        profiled, windows = set(self.cycle), list[tuple[int, set[int]]]()
+    def _window_begins(self) -> dict[int, int]:
+        profiled, begins = set(self.cycle), dict[int, int]()
         for place, i in enumerate(self._trained):
-            if i in profiled and not (place and self._trained[place - 1] in profiled):
-                windows.append((place, set()))
             if i in profiled:
-                windows[-1][1].add(i)
-        return windows
+                begins[i] = begins.get(self._trained[place - 1], place)
+        return begins
 
     def _steps_like(self, step: RecordedStep, among: list[int]) -> list[int]:
         # see Note [Training steps of several kinds]
