@@ -52,6 +52,7 @@ def test_view_prints_the_summary_if_only_its_input_or_output_is_a_terminal(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, terminal: str
 ) -> None:
     monkeypatch.setattr(getattr(sys, terminal), "isatty", lambda: True)
+    monkeypatch.setattr(ViewApp, "run", lambda app: pytest.fail("the app has started"))
     assert run(["view", "a.msgpack"]) == 0
     assert "\na.msgpack\n  a recording" in capfd.readouterr().out
 
