@@ -134,10 +134,9 @@ class GroupOperations:
         stream = comm_stream.stream
         if stream is not None and not getattr(opts, "asyncOp", True):  # PyTorch passes no options for sends and receives
             stream = here.current.stream(device)
-        work: Work
         if stream is not None and here.launches.is_capturing(here.current.stream(device)):
             post = partial(self._post, [call.without_values() for call in calls], name, comm_stream, stream)
-            work = CapturedWork(post, self._exchange_values, stream, calls)
+            work: Work = CapturedWork(post, self._exchange_values, stream, calls)
         else:
             call_ns = here.streams.host_now_ns()
             row, arrived_ns = (NONE, call_ns) if device == NONE else here.ranks.launch(device, call_ns)
@@ -168,8 +167,7 @@ class GroupOperations:
         place = "cpu" if comm_stream.device == NONE else "cuda"
         if place == "cuda" and call.tensors and not comm_stream.has_announced_gpu:
             message.gpu, message.group = _gpu_of_machine(comm_stream.device), ranks_text(self.global_ranks)
-        channel = f"{comm_stream.name}/{call.pair}/{place}"
-        pending = self._store_exchange().post(channel, call.members(self._size), message)
+        pending = self._store_exchange().post(f"{comm_stream.name}/{call.pair}/{place}", call.members(self._size), message)
         return Part(message, pending, call.outputs, call.combine)
 
     def _exchange_values(self, call: GroupCall) -> PendingExchange:
