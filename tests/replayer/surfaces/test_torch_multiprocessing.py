@@ -44,9 +44,10 @@ def test_another_process_knows_which_values_are_assumed() -> None:
     sender only assumed the number."""
     gpu = use()
     correct = (torch.rand(3, 7, device="cuda").argmax(1) == torch.tensor([3, 6, 0], device="cuda")).sum(0, keepdim=True)
-    received, exact = sent((correct, torch.tensor([5], device="cuda")))
+    five = torch.tensor([5], device="cuda")
+    received, exact = sent((torch.cat([correct, five]), torch.cat([five, five + 1])))
     with mock.patch.object(gpu.values, "read", return_value=[7.0]):
-        assert (received.item(), exact.item()) == (7, 5)
+        assert (received[0].item(), exact[0].item()) == (7, 5)
 
 
 def test_a_shared_model_trains_in_another_process() -> None:
