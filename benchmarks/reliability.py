@@ -602,8 +602,8 @@ _BOUNDS = """\
     also made files of several hundred kB that unpack to this limit. With these files, `trace info`, `trace diff` and
     `trace view` took up to 35 s and 0.4 GB on two busy cores.
 * The import of JSON takes at most 2 s of CPU time and 64 MB of memory per MB of JSON. The slowest import took 1.6 s
-    per MB (names with quotation marks). The import with the highest memory use took 32 MB per MB (empty lists). The
-    import of a file written by a profiler takes 0.03 s of CPU time and 5 to 10 MB of memory per MB of JSON.
+    per MB, for a file whose names contain quotation marks. A file of empty lists needed the most memory: 32 MB per MB
+    of JSON. The import of a file written by a profiler takes 0.03 s of CPU time and 5 to 10 MB of memory per MB of JSON.
 * Compressed JSON may unpack to at most 32 MiB plus 64 times the size of the file.
 * `TRACE_UNPACK_LIMIT_MB` raises both size limits.""".splitlines()
 

@@ -196,8 +196,8 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
 
 
 def _marked(phases: Any, trace: Trace, recorded: Trace) -> Any:
-    """Move the device times of phases to the ends of kernels. In steps without recorded kernels, the device times move by the
-    same amount as the host times."""
+    """Move the device times of phases to the ends of kernels. In steps without recorded kernels, each phase keeps the
+    recorded delay between host and device."""
     device, before = trace.device, recorded.phases
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     if not len(work) or not (phases.device_end_ns != NONE).any():

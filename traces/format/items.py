@@ -243,7 +243,7 @@ def _parse_header(text: Any) -> dict[str, Json]:
         header: dict[str, Json] = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (TypeError, ValueError, RecursionError) as error:
         raise Damaged(f"header is not JSON ({error})") from error
-    require(_levels(header) <= MAX_DEPTH, f"header of more than {MAX_DEPTH} levels")
+    require(_levels(header) <= MAX_DEPTH, f"header is nested in more than {MAX_DEPTH} levels")
     for name, kind in _HEADER_TYPES.items():
         require(isinstance(header, dict) and isinstance(header.get(name), kind), f"header without {name!r}")
     if not all(type(count) is int for count in [*header["problems"].values(), *header["rows"].values()]):
@@ -301,7 +301,7 @@ def _json_value(value: Any, depth: int = 0) -> Any:
         value = value.item()
     if isinstance(value, dict | list | tuple):
         if depth >= MAX_DEPTH:
-            raise ValueError(f"provenance or properties have more than {MAX_DEPTH} levels")
+            raise ValueError(f"provenance or properties are nested in more than {MAX_DEPTH} levels")
         if isinstance(value, dict):
             return {key: _json_value(inner, depth + 1) for key, inner in value.items()}
         return [_json_value(inner, depth + 1) for inner in value]

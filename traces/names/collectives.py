@@ -35,7 +35,7 @@ def is_communication(kernel: str) -> bool:
 
 
 def backend_of(name: str) -> str:
-    """Return "nccl" for "nccl2", the name of PyTorch's second implementation of NCCL, which is the default since torch 2.15."""
+    """Return "nccl" for "nccl2". Since release 2.15, PyTorch's default backend for NCCL is called "nccl2"."""
     return "nccl" if name == "nccl2" else name
 
 

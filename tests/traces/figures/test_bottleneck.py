@@ -417,7 +417,7 @@ def test_only_phases_of_at_least_half_a_millisecond_show_that_the_gpu_catches_up
 
 
 @pytest.mark.parametrize(("data_ns", "limit"), [(10 * MS, "data"), (10 * MS - 1, "host")])
-def test_without_kernels_data_is_the_bottleneck_from_10_percent_of_a_step(data_ns: int, limit: str) -> None:
+def test_without_kernels_waits_for_data_are_the_bottleneck_if_they_last_a_tenth_of_a_step(data_ns: int, limit: str) -> None:
     pace = replace(OF_DATA, without_data_ns=100 * MS - data_ns, device_ns=None, gpu_time_ns=None, busy_share=None)
     found = bottleneck(pace, {})
     assert found is not None and (found.limit, found.gain_ns) == (limit, data_ns if limit == "data" else None)

@@ -251,8 +251,8 @@ def _without_ops(recorded: Trace, other: Trace) -> Verdict:
     if lone := lone_phase(recorded, other):
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, lone)
     if recorded.workload is None or other.workload is None:
-        lacking = "neither trace has" if recorded.workload is other.workload else "only one trace has"
-        reason = f"the ops that launched GPU work are unknown, and {lacking} a workload signature"
+        having = "neither trace has" if recorded.workload is other.workload else "only one trace has"
+        reason = f"{having} a workload signature, and it is unknown which ops launched the GPU work"
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     gpus = [len(trace.ranks) * gpus_per_rank(trace) for trace in (recorded, other)]
     match = compare_workloads(recorded.workload, other.workload)

@@ -125,8 +125,8 @@ class Window:
         self._set(begin_ns - MARGIN * span, span * (1 + 2 * MARGIN))
 
     def zoom(self, factor: float, around_ns: int | None = None) -> None:
-        """Make the visible time range `factor` times as long. Zooming does not move the time `around_ns` (by default the
-        cursor's time) on the screen."""
+        """Make the visible time range `factor` times as long. The time `around_ns` stays in the same column of the screen. By
+        default, it is the cursor's time."""
         at_ns = self.cursor_ns if around_ns is None else around_ns
         if not self.start_ns <= at_ns <= self.end_ns:
             at_ns = int((self.start_ns + self.end_ns) / 2)

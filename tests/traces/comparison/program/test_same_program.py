@@ -221,7 +221,7 @@ def test_equal_phases_and_times_do_not_prove_that_the_program_is_the_same() -> N
     # GIVEN a trace with phase times only WHEN its phases and times agree with the other trace THEN the verdict is unknown
     verdict = same_program(phase_grained(), training(), np.arange(3), np.arange(4))
     assert (verdict.sameness, verdict.evidence, verdict.same) == (Sameness.CANNOT_BE_TOLD, Evidence.NONE, None)
-    assert verdict.reason == "the ops that launched GPU work are unknown, and neither trace has a workload signature"
+    assert verdict.reason == "neither trace has a workload signature, and it is unknown which ops launched the GPU work"
     judged = compare(phase_grained(), training())
     assert judged.steps.error == 0.0 and judged.within_tolerance is None
     # WHEN one trace lacks a phase THEN it is another program
@@ -278,7 +278,7 @@ def test_workload_signatures_are_compared_if_there_are_no_kernels() -> None:
     assert verdict_of(published, other) == (False, "1 GPU in the first trace, 2 in the second")
     assert verdict_of(other, published) == (False, "2 GPUs in the first trace, 1 in the second")
     # WHEN only one trace has a signature THEN the verdict is unknown
-    assert compare(published, phase_grained(5)).verdict.reason.endswith("only one trace has a workload signature")
+    assert compare(published, phase_grained(5)).verdict.reason.startswith("only one trace has a workload signature")
 
 
 def test_the_same_ops_with_a_different_dtype_form_a_different_program() -> None:
