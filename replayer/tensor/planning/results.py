@@ -7,9 +7,10 @@ Note [Sums of gradients]
     Since PyTorch 2.0, autograd adds gradients in place if nothing else owns the first gradient (input_buffer.cpp in
     torch/csrc/autograd). For tensor subclasses, autograd calls `add` instead. The result of this `add` therefore takes over the
     memory of the first gradient, unless the recording was made with an older release.
-    The backward functions of `var_mean` and `std_mean` add two temporary tensors before autograd adds their result to another
-    gradient. The first sum in such a backward function therefore gets memory of its own. Rare backward functions, for example
-    those of matrix decompositions, also add temporary tensors. There, the replay's memory peak is too low.
+    The backward functions of `var_mean` and `std_mean` add two temporary tensors, and this sum gets memory of its own. Autograd
+    releases the tensors that such a function saved before it adds the function's result to another gradient. With
+    `retain_graph=True`, autograd keeps the saved tensors, so the replay's memory peak may be too high. Rare backward functions,
+    for example those of matrix decompositions, also add temporary tensors. There, the replay's memory peak is too low.
 """
 
 from __future__ import annotations
@@ -47,12 +48,11 @@ from replayer.tensor.values.value_rules import forget_written, value_rule
 from replayer.timing.host_threads import Caller
 from replayer.torch_types import Op, TorchAny
 from traces.model.machine import DeviceProperties
-from traces.model.trace import NONE
 
 Results = Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny]
 Workspaces = tuple[tuple[int, ...], ...]
 
-_latest_with_own_sum = {"VarMeanBackward0": NONE, "StdMeanBackward0": NONE}  # sequence numbers; see Note [Sums of gradients]
+_WITH_OWN_SUM = frozenset({"VarMeanBackward0", "StdMeanBackward0"})
 
 
 def plan_results(
@@ -91,7 +91,7 @@ def _sum(plan: Plan) -> Results:
         if node is not None and type(args[0]) is type(args[1]) is cls and not torch.is_grad_enabled():
             owners = getrefcount(args[0]), args[0]._use_count(), getrefcount(args[0].allocation)
             # only autograd owns the tensor and its memory
-            if owners == (3, 4, 2) and args[0].tensor_meta is meta and not _is_own_sum(node.name(), node._sequence_nr()):
+            if owners == (3, 4, 2) and args[0].tensor_meta is meta and not _is_own_sum(node):
                 block, args[0].allocation.block = args[0].allocation.block, None
                 return make(meta, allocation_of(block))
         return new_tensor(meta, plan.size_bytes, gpu.devices[plan.device].allocator, caller.stream.number)
@@ -99,11 +99,12 @@ def _sum(plan: Plan) -> Results:
     return results
 
 
-def _is_own_sum(node: str, number: int) -> bool:
-    is_own = _latest_with_own_sum.get(node, number) != number
-    if is_own:
-        _latest_with_own_sum[node] = number
-    return is_own
+def _is_own_sum(node: TorchAny) -> bool:
+    # see Note [Sums of gradients]
+    try:
+        return node.name() in _WITH_OWN_SUM and node._saved_self is not None
+    except RuntimeError:  # the saved tensors are released
+        return False
 
 
 def counts_changes(func: Op) -> bool:

@@ -295,6 +295,11 @@ def test_the_sum_of_temporary_tensors_in_the_backward_function_of_var_mean_gets_
     assert _allocations_in_backward(lambda y: product(y).expand(32, 32)) == 10
     # y gets a second gradient from its multiplication with the product. Autograd adds both gradients of y in place.
     assert _allocations_in_backward(lambda y: y * product(y)) == 12
+    # If the script uses only one result, the backward function adds nothing. `var` and `mean` need the same memory.
+    for result, single in enumerate((torch.var, torch.mean)):
+        alone = _allocations_in_backward(lambda y, single=single: y * single(y, 1, keepdim=True))  # type: ignore[misc]
+        assert _allocations_in_backward(lambda y, i=result: y * torch.var_mean(y, 1, keepdim=True)[i]) == alone  # type: ignore[misc]
+        assert alone == (8, 5)[result]
 
 
 class _Kept(torch.autograd.Function):
