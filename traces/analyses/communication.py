@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,43 +84,54 @@ def communicates(trace: Trace) -> bool:
 
 
 def communication(trace: Trace) -> Communication:
-    rows = counted_steps(trace)
-    ranks = max(len(np.unique(trace.steps.rank[rows])), 1)
     exposed_ns, hidden_ns = np.sum([(0, 0), *_overlap(trace, True).values()], axis=0).tolist()
-    per_step = np.sum([(0, 0), *communication_per_step(trace).values()], axis=0) // ranks
-    return Communication(_operations(trace), exposed_ns, hidden_ns, len(rows), *per_step.tolist())
+    per_step = mean_of_ranks(trace, communication_per_step(trace))
+    return Communication(_operations(trace), exposed_ns, hidden_ns, len(counted_steps(trace)), *per_step)
+
+
+def mean_of_ranks(trace: Trace, of_gpus_ns: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
+    """Add the times of each rank's GPUs, and return the mean of the ranks."""
+    ranks = max(len(np.unique(trace.steps.rank[counted_steps(trace)])), 1)
+    return tuple((np.sum([(0, 0), *of_gpus_ns.values()], axis=0) // ranks).tolist())
 
 
 @cached_result
 def communication_per_step(trace: Trace) -> dict[int, tuple[int, int]]:
     """For each GPU, return two times per step: communication without computation, and communication during computation."""
+    return _per_step(trace, _overlap(trace, _of_counted_steps(trace)))
+
+
+def _of_counted_steps(trace: Trace) -> Column | bool:
     rows = counted_steps(trace)
-    times_ns = _overlap(trace, np.isin(measure.launch_steps(trace), rows) if len(rows) else True)
-    steps = {row: int((trace.steps.rank[rows] == measure.rank_of_device(trace, row)).sum()) or 1 for row in times_ns}
-    return {row: (exposed_ns // steps[row], hidden_ns // steps[row]) for row, (exposed_ns, hidden_ns) in times_ns.items()}
+    return np.isin(measure.launch_steps(trace), rows) if len(rows) else True
+
+
+def _per_step(trace: Trace, times_ns: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    ranks = trace.steps.rank[counted_steps(trace)]
+    steps = {row: int((ranks == measure.rank_of_device(trace, row)).sum()) or 1 for row in times_ns}
+    return {row: (first_ns // steps[row], second_ns // steps[row]) for row, (first_ns, second_ns) in times_ns.items()}
 
 
 @cached_result
-def copies_per_step(trace: Trace) -> tuple[int, int]:
-    """Return two times in nanoseconds per step: how long the host or the GPU waits for copies between CPU and GPU memory, and
-    how long such copies run. A copy that runs at the same time as other GPU work costs no time."""
-    rows, spans = counted_steps(trace), trace.device
+def copies_per_step(trace: Trace) -> dict[int, tuple[int, int]]:
+    """For each GPU, return two times per step: how long the host or the GPU waits for copies between CPU and GPU memory, and
+    how long such copies run. A copy that runs at the same time as other work of this GPU costs no time."""
+    spans, found = trace.device, {}
     to_host = trace.strings.matching(spans.name, lambda name: copy_direction(name) in ("h2d", "d2h"))
     copies = (spans.kind == DeviceKind.MEMCPY) & to_host
-    of_steps = np.isin(measure.launch_steps(trace), rows) if len(rows) else True
     others = np.flatnonzero(spans.is_work & ~copies)
     others_of = by_value(spans.device[others])
     launched_ns = np.where(spans.launch == NONE, spans.start_ns.min(initial=0), measure.launch_time_ns(trace))
     launched_ns = np.minimum(launched_ns, spans.start_ns)
-    end_ns, waited_ns, copied_ns = spans.end_ns, 0, 0
-    for device, copying in measure.intervals_by_device(trace, copies & of_steps).items():
+    end_ns = spans.end_ns
+    for device, copying in measure.intervals_by_device(trace, copies & _of_counted_steps(trace)).items():
         own, of_host = others[others_of.get(device, [])], host_waits(trace, measure.rank_of_device(trace, device)).intervals
         working = Intervals(spans.start_ns[own], end_ns[own])
         waits_ns = np.append(launched_ns[own], of_host.start_ns), np.append(end_ns[own], of_host.end_ns)
         of_copies = copying.start_ns, copying.end_ns
-        waited_ns += int((Intervals(*waits_ns).within(*of_copies) - working.within(*of_copies)).sum())
-        copied_ns += copying.total_ns
-    return waited_ns // max(len(rows), 1), copied_ns // max(len(rows), 1)
+        waited_ns = int((Intervals(*waits_ns).within(*of_copies) - working.within(*of_copies)).sum())
+        found[device] = waited_ns, copying.total_ns
+    return _per_step(trace, found)
 
 
 def _overlap(trace: Trace, counted: Column | bool) -> dict[int, tuple[int, int]]:

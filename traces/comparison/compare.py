@@ -21,7 +21,7 @@ from math import inf
 import numpy as np
 
 from traces.analyses.analyse import Analyses, analyse
-from traces.analyses.communication import Communication, communicates, communication, copies_per_step
+from traces.analyses.communication import Communication, communicates, communication, copies_per_step, mean_of_ranks
 from traces.analyses.idle import busy_times
 from traces.analyses.stragglers import without_waits
 from traces.comparison import compared_steps
@@ -155,7 +155,7 @@ def compare(
         judged_figures=known,
         within_tolerance=is_within,
         work_is_hidden=hidden,
-        copies_ns=Both(copies_per_step(recorded)[0], copies_per_step(other)[0]),
+        copies_ns=Both(*(mean_of_ranks(trace, copies_per_step(trace))[0] for trace in (recorded, other))),
         analyses=analyses,
         estimates=[name for name, run in runs.items() if run.predicted],
         expected_errors={name: run.expected_error for name, run in runs.items() if run.expected_error is not None},

@@ -163,11 +163,9 @@ def bottleneck_of(trace: Trace, pace: StepPace | None, analyses: Analyses) -> Pa
     late = next(iter(late_ranks(analyses.stragglers)), None)
     others = {label: idle[label] for rank, label in busiest.items() if late is None or rank != late.rank} or idle
     gpu = max(others, key=lambda label: others[label].busy_ns / max(others[label].window_ns, 1), default=None)
-    exposed_ns = 0
-    if gpu is not None:
-        device = [trace.device_label(row) for row in range(len(trace.devices))].index(gpu)
-        exposed_ns, _ = communication_per_step(trace).get(device, (0, 0))
-    of = bottleneck(pace, idle, exposed_ns, why_unknown, keeps_up, copies_per_step(trace))
+    device = NONE if gpu is None else [trace.device_label(row) for row in range(len(trace.devices))].index(gpu)
+    exposed_ns, _ = communication_per_step(trace).get(device, (0, 0))
+    of = bottleneck(pace, idle, exposed_ns, why_unknown, keeps_up, copies_per_step(trace).get(device, (0, 0)))
     if pace is None or of is None or of.gain_ns is None or late is None:
         return of
     # see Note [A late rank]

@@ -54,14 +54,14 @@ def test_host_copies_are_exposed_while_no_other_gpu_work_runs() -> None:
     times = [(140, 50), (200, 10), (220, 70)]
     trace = rank_trace([("gemm", 7, 100, 60), *((name, 8, *of) for name, of in zip(names, times, strict=True))], [])
     trace.device.kind[1:] = DeviceKind.MEMCPY
-    assert copies_per_step(trace) == (40 * US, 60 * US)
+    assert copies_per_step(trace) == {0: (40 * US, 60 * US)}
     # WHEN the copy within the GPU is launched at 180 us THEN it waits for 10 us of each host copy, and these 20 us are exposed
     launched_ns = int(trace.steps.start_ns[0]) + np.array([90, 130, 135, 180]) * US
     trace.host = HostSpans.of(
         thread=[0] * 4, kind=[HostKind.RUNTIME] * 4, name=[0] * 4, start_ns=launched_ns, duration_ns=[US] * 4
     )  # fmt: skip
     trace.device.launch[:] = range(4)
-    assert copies_per_step(trace) == (20 * US, 60 * US)
+    assert copies_per_step(trace) == {0: (20 * US, 60 * US)}
 
 
 def test_communication_without_concurrent_computation_is_exposed() -> None:

@@ -254,6 +254,18 @@ def test_a_late_rank_is_the_bottleneck_of_all_ranks() -> None:
     assert summarize(replace(trace)).bottleneck != summary.bottleneck
 
 
+def test_copies_of_the_two_gpus_of_a_process_are_not_added() -> None:
+    """GIVEN two GPUs of one process, each with a copy for 35 ms of a step of 100 ms, and then kernels for 60 ms THEN the GPUs
+    are the bottleneck, and a step could be 40 ms shorter."""
+    times = [(100 * step, *of) for step in range(4) for of in ((0, 35, 0), (0, 35, 1), (35, 95, 0), (35, 95, 1))]
+    work = [Work(start, start + begin, start + end, device=device) for start, begin, end, device in times]
+    trace = a_trace([(100 * step, 100 * step + 100) for step in range(4)], work, devices=(0, 0))
+    copies = trace.device.duration_ns == 35 * MS
+    trace.device.kind[copies] = DeviceKind.MEMCPY
+    trace.device.name[copies] = trace.strings.add("Memcpy HtoD (Pinned -> Device)")
+    assert summarize(trace).bottleneck == PaceLimit("device", 40 * MS, 0.4, copies_ns=35 * MS)
+
+
 def test_pipeline_stages_wait_for_each_other_whenever_they_do_not_compute() -> None:
     """GIVEN two pipeline stages that compute for 60 of 100 ms WHEN both stages wait for the rest of the step THEN a step could
     be 40 ms shorter. Stage 0 waits in a communication kernel, and stage 1 is idle."""
