@@ -33,6 +33,11 @@ Note [Calls without a new batch]
     calls are one evaluation step. The end of a DataLoader counts as a new batch, so calls after an epoch are an evaluation
     step, too.
 
+Note [Evaluation through another module]
+    A script may evaluate another module than it trains, for example the module inside DistributedDataParallel. Without a
+    DataLoader, the last of several evaluation steps then ends when the script has copied a new batch and calls its model with
+    gradients. A call of a teacher model is no evaluation step: the last training step also began with a call of the teacher.
+
 Note [Inference with gradients on]
     Without `torch.no_grad`, inference looks like the start of training, until the script calls the model for a second batch
     without a backward pass. The first step then ends just before the second call. If the script has neither a DataLoader nor an
@@ -160,6 +165,8 @@ class StepSplitter:
         self._goes_back = False  # a backward pass has run since the last step of an optimizer, and no step has ended since
         self._newest = _BEFORE
         self._called_again = _EARLIER
+        self._evaluated: int | None = None  # first module of the previous step if this was an evaluation step
+        self._trained: int | None = None  # first module of the last training step
         self._called_before = False  # whether a model was called without a new batch between the last two training steps
         self.trains_on_batches = False  # the last training step used a new batch
         self._asked = False
@@ -257,7 +264,7 @@ class StepSplitter:
         more = self._holds_more(more_recorded) if module == self._first else None
         if not ends and not more and counts:
             self._infers |= more is False and self._only_infers
-            ends = StepEnd.EVALUATION if self._is_next_batch(module) else StepEnd.NOTHING
+            ends = StepEnd.EVALUATION if self._is_next_batch(module, grad_enabled) else StepEnd.NOTHING
         ends = self._end(ends)
         self._asked = False
         self._newest = (_BEFORE, _USED, _USED, _BEFORE)[self._newest]
@@ -302,9 +309,11 @@ class StepSplitter:
         self._updates_by_hand = True
         return StepEnd.TRAINING
 
-    def _is_next_batch(self, module: int) -> bool:
+    def _is_next_batch(self, module: int, grad_enabled: bool) -> bool:
         if self.evaluating:
-            return module == self._first and (self._only_infers or not self._batch)
+            # see Note [Evaluation through another module]
+            is_other = grad_enabled and self._newest == _NEW and self._first == self._evaluated != self._trained
+            return (module == self._first or is_other) and (self._only_infers or not self._batch)
         if module == self._last_batch_first and not self._trains:
             self._infers = True
             return True
@@ -317,7 +326,9 @@ class StepSplitter:
             self.trains_on_batches = self._newest in (_NEW, _USED)
             self._called_before = self._called_again != _LONG_AGO
             self._newest, self._called_again = _BEFORE, _LONG_AGO
+            self._trained = self._first
         if ends:
+            self._evaluated = self._first if ends == StepEnd.EVALUATION else None
             if self._newest == _USED:
                 self._newest = _BEFORE
             self._begin_step()

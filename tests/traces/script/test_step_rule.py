@@ -325,6 +325,26 @@ def test_validation_batches_do_not_belong_to_the_next_training_step(copies: bool
     assert script.ended == "TEETEEE"
 
 
+@pytest.mark.parametrize("teacher", [False, True])
+def test_evaluation_of_another_module_ends_before_the_next_training_batch(teacher: bool) -> None:
+    """GIVEN training steps that copy two tensors each WHEN the script evaluates three batches with another module THEN these
+    are three evaluation steps. If training steps also begin with a call of the other module, such calls add no step."""
+    script = Script()
+    for _ in range(2):
+        for _ in range(2):
+            if teacher:
+                script.copy()
+                script.evaluate(OTHER)
+            script.copy()
+            script.copy()
+            script.train(MODEL)
+            script.step()
+        for _ in range(3):
+            script.copy()
+            script.evaluate(OTHER)
+    assert script.ended == "TTEEETTEE"
+
+
 def test_without_new_batches_each_call_without_gradients_is_an_evaluation_step() -> None:
     """GIVEN data that was copied to the GPU before the training THEN each call of the model without gradients is a step."""
     script = Script()
