@@ -11,9 +11,10 @@ evaluation steps are counted instead.
 Note [Windows for later kinds of steps]
     Two steps are of the same kind if they have the same sequence of phases and the same first optimizer. The first profile may
     miss a kind of step, for example validation, another network, or a gradient penalty in every 16th step. If steps of a kind
-    were not profiled, the profiler runs again around the next step of this kind. The recorder expects the next step of a kind
-    at the smallest distance between two steps of this kind so far. Evaluation usually has several batches, so another batch is
-    expected after the first one. The number of profiles is limited.
+    were not profiled, the profiler runs again around the next step of this kind. Evaluation usually has several batches, so
+    another batch is expected after the first one. The profiler attaches in that batch and records the third one. If a kind of
+    step has never occurred three times in a row, the recorder expects its next step at the smallest distance between the first
+    steps of two such rows. The number of profiles is limited.
 
     Steps of one kind may do different work, for example with a smaller last batch. Work that was not profiled is profiled in
     the same way. Phases do not count as work, because a step that prints its loss has one more phase than other steps.
@@ -33,6 +34,7 @@ from traces.model.trace import StepKind
 _MOST_WINDOWS = 6  # maximum number of profiles after the first profile
 _MOST_WORK_WINDOWS = 4  # maximum number of profiles for kinds of work, after the first profile
 _MOST_KINDS = 64
+_MOST_UNSEEN = 2  # after one step of a kind, the profiler attaches in the next one, and records only the step after it
 _EARLY = 1  # a profile of a single step begins one step early, and ends at most one step late
 
 Phases = tuple[str, ...]
@@ -42,21 +44,32 @@ _Kinds = dict[tuple[object, ...], "_KindOfStep"]
 @dataclass(slots=True, eq=False)
 class _KindOfStep:
     last: int  # number of the last step of this kind
-    distance: int = 0  # smallest distance between two steps of this kind; 0 if unknown
+    began: int  # number of the first of the latest consecutive steps of this kind
+    longest: int = 1  # the largest number of consecutive steps of this kind
+    period: int = 0  # smallest distance between the first of consecutive steps and the first of the next ones; 0 if unknown
     is_profiled: bool = False
+
+    @property
+    def distance(self) -> int:
+        """Return the number of steps from the last step of this kind to the next expected one, or 0 if it is unknown."""
+        if self.longest > _MOST_UNSEEN or (self.longest > 1 and not self.period):
+            return 1
+        return self.began + self.period - self.last if self.period else 0
 
     @classmethod
     def occurs(cls, kinds: _Kinds, key: tuple[object, ...], number: int) -> _KindOfStep:
         """Return the kind of step number `number`."""
         known = kinds.get(key)
         if known is None:
-            known = cls(number)
+            known = cls(number, number)
             if len(kinds) < _MOST_KINDS:
                 kinds[key] = known
             else:
                 known.is_profiled = True
         else:
-            known.distance = min(known.distance or number - known.last, number - known.last)
+            if number > known.last + 1:
+                known.period, known.began = min(known.period or number, number - known.began), number
+            known.longest = max(known.longest, number - known.began + 1)
             known.last = number
         return known
 

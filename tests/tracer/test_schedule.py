@@ -77,7 +77,7 @@ def test_evaluation_is_not_profiled_while_unprofiled_training_steps_are_timed() 
     assert actions_of(Schedule(warmup=0, clean=6, profiled=2), "TTTTvvvvTTTTTTvvvv") == "..........prr..prr"
     # GIVEN evaluation is expected after the eighth step WHEN the profiler attaches in the eighth step THEN this step is not
     # clean
-    assert actions_of(Schedule(warmup=0, clean=8, profiled=1), "TTTTTvvTvTTT") == ".......p.p.."
+    assert actions_of(Schedule(warmup=0, clean=8, profiled=1), "TTTTTvvTvTTT") == ".......p...."
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,9 @@ def test_evaluation_is_not_profiled_while_unprofiled_training_steps_are_timed() 
         # One batch is evaluated after every sixth training step. After the first one, the recorder expects another batch
         # immediately.
         ("TTTTTTvTTTTTTvTTTTTTvTTTTTTv", "..prr..p..........prr......."),
+        # Two batches are evaluated after every sixth training step. The first two batches end before the profiler records, and
+        # the period of 8 steps is known only after the next two.
+        ("TTTTTTvvTTTTTTvvTTTTTTvvTTTTTTvv", "..prr..pr...........prr........."),
         # Evaluation, or another kind of step, directly follows the first profile.
         ("TTTTTvvvvv", "..prr.prr."),
         ("GTTTTGTTTTGTTTTG", "..prr...prr....."),
@@ -156,6 +159,16 @@ def test_a_kind_of_work_is_expected_again_even_if_its_phases_differ() -> None:
         phases = ("other",) * (number in (4, 5)) + ("forward", "backward", "optimizer")
         schedule.end_step(False, phases, 1, 4 if number % 5 == 0 else 8)
     assert actions == "..prr...prr...."
+
+
+def test_two_full_batches_before_a_smaller_one_are_profiled_in_a_later_epoch() -> None:
+    """GIVEN three evaluated batches after every sixth training step, of which the last is smaller WHEN the profiler records
+    only the smaller batch of step 8 THEN it next records step 24, the first full batch of the third evaluation."""
+    schedule, actions = Schedule(warmup=0, clean=2, profiled=2), ""
+    for letter in "TTTTTTvvw" * 4:
+        actions += schedule.profile[:1] or "."
+        schedule.end_step(letter.islower(), ("forward",) if letter.islower() else ("forward", "backward"), 1, ord(letter))
+    assert actions == "..prr..prr............prr..........."
 
 
 def test_many_batch_sizes_leave_profiles_for_evaluation_steps() -> None:
