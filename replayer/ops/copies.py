@@ -27,6 +27,7 @@ from replayer.ops.pinned_tensors import is_pinned, pinned_empty
 from replayer.state import STATE, before_sync, gpu, host_memory
 from replayer.tensor.allocation import Content, Matches, Truth, Uniform, allocate, is_kept_on_host, make
 from replayer.tensor.device_args import index_of
+from replayer.tensor.generators import one_thread
 from replayer.tensor.planning.mixed_dtypes import OVERLAPPING, overlap_in_part
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import on_device
@@ -127,7 +128,8 @@ class Copies:
             values = host_values(source)
             view = writable_values(target, doubt=doubt) if values is not None and is_kept else None
             if view is not None and values is not None:
-                view.copy_(values)
+                with one_thread():
+                    view.copy_(values)
             elif not (type(known) is type(into.known) is Uniform and known == into.known and same_form):
                 into.known = None
         elif known is None:
@@ -168,7 +170,8 @@ class Copies:
         if values is None:
             allocation.known = None
         else:
-            values.copy_(source.detach())
+            with one_thread():
+                values.copy_(source.detach())
 
     def _to_host(self, target: torch.Tensor, source: TorchAny, non_blocking: bool) -> None:
         meta: TensorMeta = source.tensor_meta

@@ -22,6 +22,7 @@ from replayer.recording.values.output_sizes import NONZERO, REPEAT_INTERLEAVE
 from replayer.state import STATE, before_sync, gpu
 from replayer.tensor.allocation import KNOWN_BYTES, Doubt, allocate, make
 from replayer.tensor.device_args import report_failed_assert
+from replayer.tensor.generators import one_thread
 from replayer.tensor.planning.assumed_sizes import assumed_size
 from replayer.tensor.planning.cuda_dtypes import require_kernel
 from replayer.tensor.planning.plan_cache import PlanCache
@@ -86,7 +87,8 @@ class DataDependentOps:
         result = self._plans.metas.like(selected_by(meta_source, meta_indices), meta.index)
         hosts = [self._host(source), *[None if index is None else self._host(index) for index in indices]]
         values_known = hosts[0] is not None and all(h is not None or i is None for h, i in zip(hosts[1:], indices, strict=True))
-        known = (aten.index.Tensor(hosts[0], hosts[1:]),) if values_known else None
+        with one_thread():
+            known = (aten.index.Tensor(hosts[0], hosts[1:]),) if values_known else None
         return self._with_values(self._results("aten::index", tensors, [result]), known, tensors)[0]
 
     def nonzero(self, source: TorchAny) -> TorchAny:
@@ -106,12 +108,14 @@ class DataDependentOps:
         count = self._count_set("aten::masked_select", mask, shape)
         results = self._results("aten::masked_select", [source, mask], [self._new((count,), meta.dtype, meta)])
         values, chosen = self._host(source), self._host(mask)
-        known = None if values is None or chosen is None else (aten.masked_select(values, chosen),)
+        with one_thread():
+            known = None if values is None or chosen is None else (aten.masked_select(values, chosen),)
         return self._with_values(results, known, [source, mask])[0]
 
     def _is_mask(self, index: TorchAny) -> bool:
         return is_virtual(index, self._tensor_class) and is_mask(index)
 
+    @one_thread()
     def _count_set(self, op: str, mask: torch.Tensor, shape: Shape) -> int:
         # see Note [Unknown sizes] in tensor/planning/assumed_sizes.py
         recorded = self._recorded_size(NONZERO, shape)
@@ -191,6 +195,7 @@ class DataDependentOps:
         self._assume_even_counts(made[2], compared)
         return tuple(self._with_values(made, known, [source]))
 
+    @one_thread()
     def _compute(self, source: torch.Tensor, compute: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> TorchAny:
         known = self._host(source)
         return None if known is None else compute(known)

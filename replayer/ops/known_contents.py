@@ -12,6 +12,7 @@ import torch
 
 from replayer.ops.host_reads import reads_an_argument, wait_for_device
 from replayer.tensor.allocation import KNOWN_BYTES, Uniform
+from replayer.tensor.generators import one_thread
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta, is_mask, is_virtual
 from replayer.tensor.values import known_values
@@ -95,7 +96,8 @@ class KnownContents:
             allocation.known = known
             view = known_values.writable_values(target)
             if view is not None:
-                view.fill_(value)
+                with one_thread():
+                    view.fill_(value)
             known = allocation.known if view is not None else None
         allocation.known = known
         return target

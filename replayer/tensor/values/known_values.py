@@ -98,7 +98,8 @@ def writable_values(tensor: TorchAny, *, replaced: bool = False, doubt: Doubt = 
     if replaces:
         known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
     elif isinstance(known, Uniform) and allocation.size_bytes <= KNOWN_BYTES:
-        known = torch.full((allocation.size_bytes // known.dtype.itemsize,), known.value, dtype=known.dtype, device="cpu")
+        with one_thread():
+            known = torch.full((allocation.size_bytes // known.dtype.itemsize,), known.value, dtype=known.dtype, device="cpu")
     if not isinstance(known, torch.Tensor):
         return None
     allocation.known = known
@@ -128,7 +129,8 @@ def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None, *, d
     elif meta.numel == 1:
         allocation.known = Uniform(values.to(meta.dtype).resolve_conj().resolve_neg().item(), meta.dtype)
     else:
-        allocation.known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu").copy_(values)
+        with one_thread():
+            allocation.known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu").copy_(values)
     if doubt:
         allocation.mark(doubt)
 

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
@@ -323,6 +324,32 @@ def test_results_that_do_not_depend_on_an_unknown_operand_are_known() -> None:
     assert unfinished.tolist() == [0, 0]
     # THEN `condition | 2` is an integer and not a condition
     assert (unknown | 2).dtype is torch.int64 and (unknown | 2).tolist() != [True, True]
+
+
+def test_one_thread_copies_and_counts_known_values() -> None:
+    """PyTorch would compute more than 32,768 elements with several threads. On a busy machine, one call would then take several
+    milliseconds, because each thread waits for the others."""
+    use()
+    large, threads, before = torch.arange(40_000), dict[str, set[int]](), torch.get_num_threads()
+
+    def on_event(_frame: FrameType, event: str, function: Any) -> None:
+        tensor = getattr(function, "__self__", None) if event == "c_call" else None
+        if type(tensor) is torch.Tensor and tensor.numel() > 32_768:
+            threads.setdefault(function.__name__, set()).add(torch.get_num_threads())
+
+    torch.set_num_threads(3)
+    sys.setprofile(on_event)
+    try:
+        x = large.cuda()
+        mask = x > 7
+        results = [x.clone(), x[mask], x.masked_select(mask), mask.nonzero()]
+        x[1:] = x[:-1].clone()
+        x[1:].fill_(5)
+    finally:
+        sys.setprofile(None)
+        torch.set_num_threads(before)
+    assert [len(result) for result in results] == [40_000, 39_992, 39_992, 39_992]
+    assert [threads[name] for name in ("copy_", "fill_", "sum")] == [{1}] * 3
 
 
 def test_computing_known_values_uses_one_thread_and_then_restores_the_thread_count() -> None:
