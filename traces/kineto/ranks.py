@@ -283,9 +283,11 @@ def _read_rank(
     header, bare = document.header, document.bare
     _require_own_events(source, groups, header, bare or bool(problems["unreadable-event"]))
     notes = _notes_of(header, strings, problems)
-    clock = TsUnit.of(header, groups.stamps, document.exact_ns)
+    clock = TsUnit.of(header, groups.stamps, document.exact_ns, groups.spans)
     if notes:
         clock = replace(clock, epochal=False)
+    if clock.duration_unit:
+        problems[f"nanoseconds {clock.duration_unit}"] += 1
     kinds = groups.categories
     first = next(iter(groups.complete.values()), CategoryEvents(""))
     fractional = any(isinstance(stamp, float) for stamp in as_list(first.column("ts")[:8]))

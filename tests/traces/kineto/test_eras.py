@@ -5,6 +5,7 @@ The releases differ in clocks, ids, categories, threads, shapes and phases.
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from traces.figures.measure import launch_phase_names
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.kineto.reading.eras import TsUnit, era, external_ids_are_ops
+from traces.kineto.reading.groups import Groups
 from traces.kineto.structure.annotations import phase_of_annotation
 from traces.kineto.structure.step_events import _recorded_by_autograd
 from traces.model.machine import DeviceProperties
@@ -24,6 +26,9 @@ from traces.script.step_rule import RECORDERS_MARK
 
 Event = dict[str, Any]
 T0 = 1_600_000_000_000_000  # in microseconds since 1970
+
+
+NO_EVENTS = Groups.of([], Counter())
 
 
 def op(name: str, start: float, dur: float, tid: Any = 7, cat: Any = "cpu_op", **args: Any) -> Event:
@@ -100,7 +105,26 @@ def test_unix_times_in_nanoseconds_have_durations_in_nanoseconds(base: int) -> N
     trace = imported([whole, begin, end], baseTimeNanoseconds=base)
     assert trace.host.start_ns.tolist() == [1712195495519689047, 1712195495519789047]
     assert trace.host.duration_ns.tolist() == [63813, 500]
-    assert trace.problems == {}
+    assert trace.problems == {"nanoseconds nanoseconds": 1}
+
+
+@pytest.mark.parametrize("first", [0, 1712195495519689000])
+@pytest.mark.parametrize("per_us", [1, 1000])
+def test_durations_show_the_unit_of_times_without_decimals(first: int, per_us: int) -> None:
+    """GIVEN stamps in nanoseconds from 0 or from a Unix time, ops of 20 us, calls of 6 us and kernels of 12 us THEN durations
+    in nanoseconds and durations in microseconds give the same trace."""
+    made = [event for at in (0, 50, 100) for event in (op("aten::add", at, 20), call(at + 1, at + 5), kernel(at + 1, at + 30))]
+    lengths = {"cpu_op": 20, "cuda_runtime": 6, "kernel": 12}
+    trace = imported([one | {"ts": first + 1000 * (one["ts"] - T0), "dur": per_us * lengths[one["cat"]]} for one in made])
+    assert trace.device.start_ns.tolist() == [first + 30_000, first + 80_000, first + 130_000]
+    assert trace.device.duration_ns.tolist() == [12_000] * 3
+    assert sorted(trace.host.duration_ns.tolist()) == [6_000] * 3 + [20_000] * 3
+    assert trace.problems == {f"nanoseconds {'nanoseconds' if per_us == 1000 else 'microseconds'}": 1}
+
+
+def test_long_kernels_beside_short_calls_have_durations_in_microseconds() -> None:
+    made = [op("aten::mm", 0, 20), call(1, 5), kernel(1, 30) | {"dur": 40_000}]
+    assert imported(made).device.duration_ns.tolist() == [40_000_000]
 
 
 # --- links between ops, calls and kernels
@@ -1050,7 +1074,7 @@ def test_provenance_contains_no_folders_host_names_or_user_names() -> None:
 def test_the_format_version_of_a_file_is_recognized(
     header: Event, kinds: set[str], bare: bool, fractional: bool, expected: str
 ) -> None:
-    assert era(bare, header, kinds, TsUnit.of(header, [1, 2], exact_ns=False), fractional) == expected
+    assert era(bare, header, kinds, TsUnit.of(header, [1, 2], False, NO_EVENTS.spans), fractional) == expected
 
 
 def test_a_backward_pass_that_the_compiler_runs_does_not_count() -> None:

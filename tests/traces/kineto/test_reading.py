@@ -17,18 +17,20 @@ from traces.kineto.reading.odd_events import joined_begin_and_end
 from traces.kineto.reading.text import _concatenated, _decoded
 from traces.kineto.spans.impossible import has_dependent_launch
 
+NO_EVENTS = Groups.of([], Counter())
+
 
 @pytest.mark.parametrize(
     ("base", "base_ns"),
     [(0, 0), (1, 1), (-1, 0), (True, 0), (4 * 10**18 - 1, 4 * 10**18 - 1), (4 * 10**18, 0), ("5", 0), (5.0, 0)],
 )
 def test_a_base_time_must_be_a_plausible_integer(base: object, base_ns: int) -> None:
-    assert TsUnit.of({"baseTimeNanoseconds": base}, [], False) == TsUnit(False, base_ns, base_ns > 0)
+    assert TsUnit.of({"baseTimeNanoseconds": base}, [], False, NO_EVENTS.spans) == TsUnit(False, base_ns, base_ns > 0)
 
 
 def test_large_timestamps_are_read_as_unix_times() -> None:
-    assert [TsUnit.of({}, [5, stamp], False).epochal for stamp in (10**9, 10**9 + 1)] == [False, True]
-    assert TsUnit.of({}, [0], True).epochal
+    assert [TsUnit.of({}, [5, stamp], False, NO_EVENTS.spans).epochal for stamp in (10**9, 10**9 + 1)] == [False, True]
+    assert TsUnit.of({}, [0], True, NO_EVENTS.spans).epochal
     bounds = [TsUnit.name(np.array([start_ns, 2 * 10**18])) for start_ns in (12 * 10**17, 12 * 10**17 + 1)]
     assert bounds == ["recording", "unix"] and TsUnit.name(np.array([], np.int64)) == "recording"
 

@@ -14,11 +14,14 @@ Kineto writes no version number. The importer recognizes the format version by t
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
+from traces.chrome.export_notes import HEADER_KEY
 from traces.model.trace import Column, DeviceKind, HostKind
 from traces.names.dtypes import CPP_TYPES
 from traces.names.profiler_json import ProfilerJson
@@ -127,16 +130,18 @@ class TsUnit:
     exact_ns: bool
     base_ns: int
     epochal: bool
-    durations_in_ns: bool = False
+    duration_unit: str = ""  # the unit of durations in files whose time stamps are in nanoseconds
 
     @classmethod
-    def of(cls, header: ProfilerJson, stamps: list[Any], exact_ns: bool) -> TsUnit:
+    def of(cls, header: ProfilerJson, stamps: list[Any], exact_ns: bool, spans: Callable[[IntEnum], Column]) -> TsUnit:
         base = header.get("baseTimeNanoseconds", 0)
         base_ns = base if type(base) is int and 0 <= base < _MAX_US * 1000 else 0
         known = [t for t in stamps if isinstance(t, int | float) and t > 0]
         # Unix times are about 1.7e15 in microseconds and 1.7e18 in nanoseconds.
-        if not exact_ns and min(known, default=0) > _MAX_US:
-            return cls(True, 0, True, durations_in_ns=True)
+        is_unix_ns = min(known, default=0) > _MAX_US
+        is_unclear = (is_unix_ns or max(known, default=0) < _ABSOLUTE_US) and all(t % 1 == 0 for t in known)
+        if is_unclear and not exact_ns and HEADER_KEY not in header and (unit := _duration_unit(spans, is_unix_ns)):
+            return cls(True, 0 if is_unix_ns else base_ns, is_unix_ns, unit)
         return cls(exact_ns, base_ns, exact_ns or base_ns > 0 or max(known, default=0) > _EPOCHAL_US)
 
     @property
@@ -151,6 +156,23 @@ class TsUnit:
         return "unix" if len(start_ns) and int(start_ns.min()) > _UNIX_NS else "recording"
 
 
+def _duration_unit(spans: Callable[[IntEnum], Column], is_unix_ns: bool) -> str:
+    """Return the unit of durations if the time stamps are in nanoseconds. Return "" if the time stamps are in microseconds.
+
+    Kernels and calls of CUDA take more than 100 ns, and some of them less than 100 us. Most calls begin inside an op. If no
+    call does, but most would if the ops took 1000 times as long, then durations are in microseconds.
+    """
+    ops, calls, kernels = map(spans, (HostKind.OP, HostKind.RUNTIME, DeviceKind.KERNEL))
+    ops = ops[:, np.argsort(ops[0])]
+    ends = [np.r_[-np.inf, np.maximum.accumulate(ops[0] + longer * ops[1])] for longer in (1, 1000)]
+    apart, inside = (np.sum(of[np.searchsorted(ops[0], calls[0], "right")] >= calls[0]) for of in ends)
+    if apart == 0 and 2 * inside > len(calls[0]):
+        return "microseconds"
+    lasting = np.r_[calls[1], kernels[1]]
+    in_ns = calls.size and kernels.size and ((lasting > 100) & (lasting % 1 == 0)).all()
+    return "nanoseconds" if is_unix_ns or in_ns else ""
+
+
 def microseconds_as_ns(values: Column) -> Column:
     """Convert microseconds to integer nanoseconds. Digits after the decimal point are converted separately, to avoid rounding
     errors."""
@@ -161,7 +183,7 @@ def microseconds_as_ns(values: Column) -> Column:
 
 
 def era(bare: bool, header: ProfilerJson, kinds: set[str], clock: TsUnit, fractional: bool) -> str:
-    if clock.exact_ns and not clock.durations_in_ns:
+    if clock.exact_ns and not clock.duration_unit:
         return "E5"
     if bare and "Operator" in kinds:
         return "E0"

@@ -206,13 +206,14 @@ def _numbers(values: Values) -> Column:
 
 
 def _durations_ns(durations: Column, clock: TsUnit, problems: Counter[str]) -> Column:
-    too_long = durations > _MAX_DURATION_NS // (1 if clock.durations_in_ns else 1000)
+    in_ns = clock.duration_unit == "nanoseconds"
+    too_long = durations > _MAX_DURATION_NS // (1 if in_ns else 1000)
     negative = durations < 0
     for kind, wrong in (("duration-overflow", too_long), ("negative-duration", negative)):
         if wrong.any():
             problems[kind] += int(wrong.sum())
             durations = np.where(wrong, 0, durations)
-    return durations.astype("i8") if clock.durations_in_ns else microseconds_as_ns(durations)
+    return durations.astype("i8") if in_ns else microseconds_as_ns(durations)
 
 
 def _mended(event: ProfilerJson, clock: TsUnit, problems: Counter[str]) -> ProfilerJson | None:

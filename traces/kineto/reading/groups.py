@@ -10,12 +10,16 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Self
 
+import numpy as np
+
 from traces.chrome.export_notes import COUNTER
-from traces.kineto.reading.eras import COUNTER_CATEGORIES, KNOWN_CATEGORIES
+from traces.kineto.reading.eras import COUNTER_CATEGORIES, DEVICE_CATEGORIES, HOST_CATEGORIES, KNOWN_CATEGORIES
 from traces.kineto.reading.event_rows import CategoryEvents, EventFields, event_fields
 from traces.kineto.reading.odd_events import args_of, joined_begin_and_end, with_category
+from traces.model.trace import Column
 from traces.names.profiler_json import ProfilerJson
 
 _FLOWS = ("s", "t", "f")
@@ -175,6 +179,13 @@ class Groups:
                 label = category if _PLAIN_NAME.fullmatch(category) else "(unreadable)"
                 problems[f"unknown-category {label}"] += len(rows)
         return groups
+
+    def spans(self, kind: IntEnum) -> Column:
+        """Return the starts (first row) and durations (second row) of all valid events of a kind."""
+        kinds: dict[str, IntEnum] = {**HOST_CATEGORIES, **DEVICE_CATEGORIES}
+        pairs = [(of.column("ts"), of.column("dur")) for name, of in self.complete.items() if kinds.get(name) is kind]
+        valid = [np.array(pair) for pair in pairs if all(isinstance(column, np.ndarray) for column in pair)]
+        return np.concatenate([np.empty((2, 0)), *valid], axis=1)
 
     def is_foreign(self, bare: bool) -> bool:
         if not (self.categories or self.complete):
