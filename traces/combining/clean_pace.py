@@ -68,12 +68,12 @@ class CleanPace:
         self._without_cost = WithoutCost.of(trace, events, run.profiler_cost, steps, labels, waits)
         self._by_stage = _StagePace(trace, steps.rows, waits, self._without_cost)
         own_ns = self.own_ns(trace.phases.end_ns[steps.rows]) - self.own_ns(trace.phases.start_ns[steps.rows])
-        is_clean = _without_profiler(trace, rank, steps)
+        is_clean, before = (_without_profiler(trace, steps, kinds) for kinds in (WITHOUT_PROFILER, [StepKind.STEADY]))
         for text in sorted(steps.texts(labels), key=LOADERS.__contains__):
             places = steps.rows_by_step(labels, [text])
             of_steps = np.array([own_ns[of].sum() for of in places], dtype=np.float64)
             if text in LOADERS:
-                usual_ns = _by_rank(of_steps, _clean_loader_ns(trace, is_clean[text != LOADER]))
+                usual_ns = _by_rank(of_steps, _clean_loader_ns(trace, before[text != LOADER]))
                 unseen_ns = np.bincount(steps.of, own_ns * self.scale[steps.rows] * steps.unseen, len(trace.steps))
                 usual_ns = np.maximum(usual_ns - unseen_ns[steps.of[[of[0] for of in places]]], 0)
             else:
@@ -139,10 +139,9 @@ class WithoutCost:
         waits_for_data = np.arange(len(phases)) * (phases.name == trace.strings.find(LOADER))
         columns = labels.of[steps.rows], trace.steps.kind[phases.step], waits_for_data
         (label, kind, _), kinds = np.unique(columns, axis=1, return_inverse=True)
-        is_usual = np.isin(trace.steps.kind, (StepKind.STEADY, StepKind.EVALUATION))[trace.phases.step]
-        is_clean = _without_profiler(trace, int(trace.steps.rank[phases.step[:1]].max(initial=0)), steps)
-        of_kind = [is_clean[int(of == StepKind.EVALUATION)] & is_usual for of in kind]
-        clean_ns = [trace.phases.duration_ns[rows & (labels.of == of)] for rows, of in zip(of_kind, label, strict=True)]
+        is_clean = _without_profiler(trace, steps, [StepKind.STEADY])
+        rows = [is_clean[int(of == StepKind.EVALUATION)] & (labels.of == name) for name, of in zip(label, kind, strict=True)]
+        clean_ns = [trace.phases.duration_ns[of] for of in rows]
         active = events._replace(time_ns=active_ns(events.time_ns, waits))
         return cls(active, per_kind[events.kind], kinds.reshape(-1), clean_ns, phases.step, *windows)
 
@@ -224,10 +223,11 @@ def _stages(trace: Trace, row: int) -> tuple[tuple[int, ...], Column]:
     return tuple(names), np.array([*moments_ns, int(phases.end_ns[row])])
 
 
-def _without_profiler(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Column, Column]:
+def _without_profiler(trace: Trace, steps: ProfiledSteps, kinds: Sequence[StepKind]) -> tuple[Column, Column]:
+    """Mark the phases of training steps of the given kinds, and the phases of evaluation steps."""
     kind, of = trace.steps.kind, trace.phases.step
-    is_own = (trace.steps.rank == rank) & ~np.isin(np.arange(len(trace.steps)), steps.steps)
-    training = is_own & np.isin(kind, WITHOUT_PROFILER)
+    is_own = (trace.steps.rank == steps.rank) & ~np.isin(np.arange(len(trace.steps)), steps.steps)
+    training = is_own & np.isin(kind, kinds)
     evaluation = is_own & (kind == StepKind.EVALUATION) & ~compiles_in_evaluation(trace)
     return np.append(training, False)[of], np.append(evaluation, False)[of]
 
@@ -243,8 +243,7 @@ def _without_outliers(values_ns: Column, clean_ns: Column) -> Column:
 def _clean_loader_ns(trace: Trace, is_clean: Column) -> Column:
     # see Note [The wait for a batch]
     phases = trace.phases
-    counts = is_clean & np.isin(trace.steps.kind, (StepKind.STEADY, StepKind.EVALUATION))[phases.step]
-    rows = np.flatnonzero((phases.name == trace.strings.find(LOADER)) & counts)
+    rows = np.flatnonzero((phases.name == trace.strings.find(LOADER)) & is_clean)
     steps = np.unique(phases.step[rows])
     waited_ns = np.bincount(phases.step[rows], phases.duration_ns[rows], len(trace.steps))[steps]
     whole_ns = trace.steps.duration_ns[steps]

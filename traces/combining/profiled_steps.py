@@ -63,7 +63,7 @@ class HostEvents(NamedTuple):
 
 class ProfiledSteps:
     def __init__(self, trace: Trace, rank: int, events: HostEvents) -> None:
-        phases = trace.phases
+        phases, self.rank = trace.phases, rank
         mine = np.append(trace.steps.rank == rank, False)[phases.step]
         order = np.argsort(phases.start_ns, kind="stable")
         without = np.isin(trace.steps.kind, WITHOUT_PROFILER)
@@ -78,7 +78,8 @@ class ProfiledSteps:
         self.steps = np.unique(phases.step[self.rows])
         self.of = phases.step[self.rows]
         # see Note [The wait for a batch] in clean_pace.py
-        names, steps = np.unique(phases.name[clean[before_loader(trace, clean)]], return_counts=True)
+        before = clean[before_loader(trace, clean)]
+        names, steps = np.unique(np.unique((phases.name[before], phases.step[before]), axis=1)[0], return_counts=True)
         known = names[2 * steps >= len(np.unique(phases.step[clean]))]
         self.unseen = before_loader(trace, self.rows) & ~np.isin(phases.name[self.rows], known)
 

@@ -77,6 +77,7 @@ def test_if_two_threads_call_ops_at_the_same_time_the_gaps_between_ops_keep_thei
         ([1, 11, 1, 11], [1, 11] * 6, [1, 11, 1, 11]),
         ([11, 1, 11, 11], [11, 1, 11, 11] * 3, [11, 1, 11, 11]),
         ([1, 1, 1, 11], [1, 1, 1, 6] * 3, [1, 1, 1, 6]),  # the long clean steps are only six times as long
+        ([1, 1, 1, 6], [1, 1, 1, 11] * 3, [1, 1, 1, 6]),  # no phase gets longer
         ([1, 1, 1, 1.9], [1, 1, 1, 1.9] * 3, [1, 1, 1, 1]),  # less than twice as long
         ([11, 1, 11, 11, 1], [11, 1, 11, 11, 1] * 3, [11, 1, 11, 11, 1]),
         ([1, 1, 1, 11], [1] * 11 + [11], [1, 1, 1, 1]),  # one clean step in twelve is an interruption, too
@@ -88,10 +89,10 @@ def test_a_long_profiled_phase_keeps_its_length_if_as_many_clean_phases_are_long
     profiled: list[float], clean: list[float], found: list[float]
 ) -> None:
     """GIVEN phases of 1000 or 11 000 ns with an op after 200 ns WHEN the long phases wait for 10 000 ns before this op THEN a
-    profiled phase keeps its wait if clean phases of the same rank have such a wait."""
-    kinds = ((StepKind.STEADY, clean), (StepKind.PROFILED, profiled))
+    profiled phase keeps its wait if clean phases of the same rank have such a wait. Steps after the profile do not count."""
+    kinds = ((StepKind.STEADY, clean), (StepKind.PROFILED, profiled), (StepKind.AFTER_PROFILE, [11] * 12))
     trace = recorded([(kind, [("forward", int(1000 * us))]) for kind, of_kind in kinds for us in of_kind])
-    ends_ns = (trace.steps.end_ns[len(clean) :] - UNIX_NS).tolist()
+    ends_ns = (trace.steps.end_ns[len(clean) : -12] - UNIX_NS).tolist()
     add_ops(trace, [(end_ns - 800, 100) for end_ns in ends_ns])
     trace.runs[0] = Run(profiler_cost=ProfilerCost())
     steps = range(len(clean), len(clean) + len(profiled))
@@ -143,9 +144,11 @@ def test_work_that_the_profile_lacks_adds_the_same_time_to_a_longer_phase(factor
 
 def test_profiled_steps_get_the_waits_for_data_of_unprofiled_steps() -> None:
     """GIVEN clean steps that wait 100, 300 and 500 ns for data WHEN two profiled steps wait 20 and 10 ns THEN their waits
-    become 400 and 200 ns, the quartiles of the clean waits. The waits do not change the factors of other phases."""
+    become 400 and 200 ns, the quartiles of the clean waits. The waits do not change the factors of other phases. Steps after
+    the profile do not count."""
     steps: list[Step] = [(StepKind.STEADY, [("loader", ns), ("forward", 100)]) for ns in (300, 100, 500)]
     steps += [(StepKind.PROFILED, [("loader", ns), ("forward", 200)]) for ns in (20, 10)]
+    steps += [(StepKind.AFTER_PROFILE, [("loader", 9000), ("forward", 100)])] * 3
     trace = recorded(steps)
     run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
     assert run.host_scale == pytest.approx({"forward": 0.5})
@@ -184,10 +187,11 @@ def test_waits_in_unprofiled_steps_include_ops_that_only_the_profiler_recorded()
 
 def test_phases_before_the_wait_for_a_batch_are_left_out_unless_most_clean_steps_have_them() -> None:
     """GIVEN clean steps with a copy of 50 ns and a forward pass of 300 ns WHEN the profiled step has another phase "forward"
-    before its wait, as only one of four clean steps has THEN copy and forward pass are compared with 50 and 600 ns."""
+    before its wait, as only one of four clean steps has THEN copy and forward pass are compared with 50 and 600 ns. It does not
+    matter that this clean step waits for two batches, and has such a phase before each wait."""
     later = [("loader", 100), ("h2d", 50), ("forward", 300)]
     steps: list[Step] = [(StepKind.STEADY, [("other", 10), *later])] * 3
-    steps.append((StepKind.STEADY, [("other", 10), ("forward", 900), *later]))
+    steps.append((StepKind.STEADY, [("other", 10), ("forward", 900), ("loader", 100), ("forward", 900), *later]))
     profiled = [("other", 20), ("forward", 40), ("loader", 20), ("h2d", 50), ("forward", 600)]
     trace = recorded([*steps, (StepKind.PROFILED, profiled)])
     run = with_clean_pace(trace.runs[0], trace, 0, ["forward"])
