@@ -91,6 +91,19 @@ def test_the_report_page_has_the_expected_texts() -> None:
     assert "Kernels that differ" in said["recordings"] and "NOT JUDGED" in said["empty"]
 
 
+def test_a_kernel_of_two_ops_has_a_row_for_each_op_with_the_op_in_its_name() -> None:
+    """GIVEN forward and backward convolutions with the same kernel WHEN the kernel of the second trace is faster in the
+    forward pass and slower in the backward pass THEN each of the kernel's two rows names its op."""
+    a, b = training(), training()
+    for trace in (a, b):
+        trace.device.name[3::5] = trace.device.name[1]
+    b.device.duration_ns[1::5] -= 4_000
+    b.device.duration_ns[3::5] += 4_000
+    words = Page(report_html([NamedTrace("a", a), NamedTrace("b", b)])).words
+    shown = {word.partition(": ")[0]: words[at + 1] for at, word in enumerate(words) if ": volta_sgemm_nn" in word}
+    assert shown == {"convolution": "shorter", "ConvolutionBackward0": "longer"}
+
+
 def test_the_report_command_writes_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

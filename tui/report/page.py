@@ -145,11 +145,10 @@ def _compiled(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Co
 
 
 def _change_rows(lists: ChangeLists, labels: Sequence[str]) -> list[list[str]]:
-    rows = []
     kinds = {"longer": lists.longer, "shorter": lists.shorter, f"only in {labels[1]}": lists.added, "gone": lists.gone}
-    for kind, changes in kinds.items():
-        for change, label in zip(changes, labels_of(changes), strict=True):
-            rows.append([label, kind, *change_cells(change)])
+    changes = [(kind, change) for kind, of_kind in kinds.items() for change in of_kind]
+    names = labels_of([change for _, change in changes])  # one kernel may have a row for each op that launches it
+    rows = [[name, kind, *change_cells(change)] for (kind, change), name in zip(changes, names, strict=True)]
     for of in lists.replaced:
         rows.append([f"{names_text(of.recorded_names)} → {names_text(of.replayed_names)}", "other names", *change_cells(of)])
     return rows
