@@ -6,8 +6,10 @@
 Note [Phase times add up to the step time]
     The medians of the phases may add up to much less than the median step time, because one step is long in its forward phase
     and another in its backward phase. If the sum differs from the median step time by more than DEFAULT_TOLERANCE, the phase
-    times are the means over the steps that differ from the median step time by at most half of DEFAULT_TOLERANCE. A single step
-    would say little about its phases. If there is no such step, the means of the two middle steps are used.
+    times are the means over the steps that differ from the median step time by at most half of DEFAULT_TOLERANCE. One or two
+    steps say little about the phases: for example, these steps may have no `h2d`. If fewer than FEWEST_ALIKE steps are near the
+    median, the means of the three or four middle steps are used. If the mean step time of the middle steps is not near the
+    median either, the phase times of the median step are used. An even number of steps has two median steps.
 
     With several ranks, a phase may be short on one half of the ranks and long on the other half. The median over all ranks
     would then depend on chance. Phase times are therefore computed for each rank, and the result is the mean of the ranks.
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.analyses.waits import host_waits
-from traces.comparison.thresholds import DEFAULT_TOLERANCE
+from traces.comparison.thresholds import DEFAULT_TOLERANCE, FEWEST_ALIKE
 from traces.figures.measure import phase_busy_ns, phase_times
 from traces.figures.pace import period_of_steps, step_times
 from traces.figures.spread import are_usual, mean, median, median_per_step
@@ -89,11 +91,14 @@ def _add_up(phases_ns: list[int | None], step_ns: int | None) -> bool:
 
 
 def _near_median(values: Column) -> Column:
-    """Return the positions of the values near the median. If no value is near the median, return the positions of the two
-    middle values."""
-    median_ns = np.median(values)
-    near = np.flatnonzero(np.abs(values - median_ns) <= DEFAULT_TOLERANCE / 2 * median_ns)
-    return near if len(near) else np.argsort(values, kind="stable")[(len(values) - 1) // 2 : len(values) // 2 + 1]
+    """Return the positions of the values near the median. If there are too few, return the positions of the middle values."""
+    median_ns, order = np.median(values), np.argsort(values, kind="stable")
+    limit_ns = DEFAULT_TOLERANCE / 2 * median_ns
+    near = np.flatnonzero(np.abs(values - median_ns) <= limit_ns)
+    if len(near) >= FEWEST_ALIKE:
+        return near
+    few, fewest = (order[cut : len(order) - cut] for cut in (max((len(order) - FEWEST_ALIKE) // 2, 0), (len(order) - 1) // 2))
+    return few if abs(values[few].mean() - median_ns) <= limit_ns else fewest
 
 
 def phase_waits_ns(trace: Trace) -> dict[str, Column]:

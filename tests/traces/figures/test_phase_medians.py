@@ -73,12 +73,20 @@ def _phased(rank: list[int], **times_ms: list[int]) -> Trace:
 
 
 def test_phase_times_add_up_to_the_median_step_time() -> None:
-    """GIVEN four steps of 10, 2, 2 and 10 ms WHEN the first step has a long forward phase and the last step has a long loader
-    phase THEN the phase times are means of two steps of middle length, the third and the first. The phase times add up to the
-    median step time, 6 ms. The medians of the two phases would add up to only 2 ms."""
-    trace = _phased([0] * 4, loader=[1, 1, 1, 9], forward=[9, 1, 1, 1])
+    """GIVEN steps of 10, 2, 2 and 14 ms WHEN the first step has a long forward phase and the last step has a long loader phase
+    THEN the phase times are means of the two median steps, the third and the first, and add up to the median step time, 6 ms.
+    The medians of the two phases would add up to only 2 ms, and the means of all steps to 7 ms."""
+    trace = _phased([0] * 4, loader=[1, 1, 1, 13], forward=[9, 1, 1, 1])
     found = phase_medians(trace, np.arange(4), np.arange(4))
     assert {name: of.median_ns for name, of in found.items()} == {"loader": 1_000_000, "forward": 5_000_000}
+
+
+def test_phase_times_are_the_means_of_three_steps_if_only_the_median_step_is_near_the_median() -> None:
+    """GIVEN steps of 90, 100, 110, 200 and 40 ms WHEN only the median step, of 100 ms, has no h2d THEN the phase times are the
+    means of the three middle steps, so h2d takes (30 + 0 + 60) / 3 = 30 ms and backward (60 + 100 + 50) / 3 = 70 ms."""
+    trace = _phased([0] * 5, h2d=[30, 0, 60, 150, 1], backward=[60, 100, 50, 50, 39])
+    found = phase_medians(trace, np.arange(5), np.arange(5))
+    assert {name: of.median_ns for name, of in found.items()} == {"h2d": 30_000_000, "backward": 70_000_000}
 
 
 def test_phase_times_are_the_means_of_all_steps_near_the_median_step_time() -> None:
