@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cached_property
+from itertools import chain
 from math import inf
 
 from replayer.cost_model.constants import ALIKE_SHARE
@@ -110,13 +111,16 @@ class StepChoice:
         if not self._evaluations:
             return self._steps[self.cycle[number % len(self.cycle)]]
         i = self._evaluated[number % len(self._evaluated)]
+        if i in self._slowed:
+            return self._slowed[i]
         recorded = self._steps[i]
         alike = self._steps_like(recorded, self._evaluations) or self._evaluations
         chosen = self._steps[_in_turn(alike, self._evaluated, number)]
         if recorded.differs_by_ns(chosen) <= ALIKE_SHARE * recorded.lasts_ns:
             return chosen
         # see Note [Evaluation steps of several kinds]
-        return self._slowed.setdefault(i, chosen.as_slow_as(recorded))
+        self._slowed[i] = chosen.as_slow_as(recorded)
+        return self._slowed[i]
 
     def _in_window(self, alike: list[int], place: int) -> list[int]:
         # see Note [Windows of the profiler]
@@ -127,8 +131,11 @@ class StepChoice:
         return [i for i in alike if begins[i] == begins[last] or (i < last and self._ops[i] == self._ops[last])]
 
     @cached_property
-    def _ops(self) -> dict[int, set[str]]:
-        return {i: {key for segment in self._steps[i].segments.values() for key in segment.exact} for i in self.cycle}
+    def _ops(self) -> dict[int, int]:
+        """Number the profiled steps. Steps that call the same ops with the same shapes get the same number."""
+        numbers = dict[frozenset[str], int]()
+        called = {i: frozenset(chain.from_iterable(of.exact for of in self._steps[i].segments.values())) for i in self.cycle}
+        return {i: numbers.setdefault(ops, len(numbers)) for i, ops in called.items()}
 
     @cached_property
     def _window_begins(self) -> dict[int, int]:
