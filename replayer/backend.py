@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from typing import NoReturn
 
 import torch
@@ -28,7 +29,7 @@ from replayer.ops.layouts import Layouts, SparseVirtualTensor
 from replayer.tensor.dispatch import dispatcher
 from replayer.tensor.planning.mixed_devices import checked
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.tensor.tensor import ACTUAL_CLASS, VirtualTensor, alias
+from replayer.tensor.tensor import ACTUAL_CLASS, VirtualTensor, alias, view_as_dtype
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import PATCHES, insert_first, patch_around
 
@@ -93,6 +94,7 @@ def register(*, compute: bool = False) -> None:
     for op in _WITH_SEVERAL_TENSORS:
         plans.specials[op] = checked(op, plans.specials[op])
     plans.specials[torch.ops.aten.alias.default] = alias
+    plans.specials[torch.ops.aten.view.dtype] = partial(view_as_dtype, run)
     plans.specials[torch.ops.aten._lazy_clone.default] = lazy_clone
     # Return False, so that nn.TransformerEncoder uses ordinary tensors instead of nested tensors.
     plans.specials[torch.ops.aten._nested_tensor_from_mask_left_aligned.default] = lambda *_: False

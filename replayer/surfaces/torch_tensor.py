@@ -16,7 +16,7 @@ from torch.utils import _device
 from replayer.errors import NotEmulated
 from replayer.state import STATE, computing
 from replayer.surfaces.torch_pin_memory import with_pin_memory
-from replayer.tensor.allocation import make_view
+from replayer.tensor.allocation import detach
 from replayer.tensor.device_args import backend_arguments, backend_device, device_of_cuda
 from replayer.tensor.planning.shape_inference import QUANTISED
 from replayer.tensor.storage import VirtualStorage
@@ -215,7 +215,7 @@ def _install_subclasses(torch_module: TorchAny) -> None:
     def make_virtual_subclass(cls: TorchAny, data: torch.Tensor, requires_grad: bool = False, **kwargs: TorchAny) -> TorchAny:
         if not isinstance(data, VirtualTensor):
             return make_subclass(plain_class(cls), data, requires_grad, **kwargs)
-        made = make_view(data.tensor_meta, data, virtual_class(cls, VirtualTensor))
+        made = detach(data, virtual_class(cls, VirtualTensor))
         with torch._C.DisableTorchFunctionSubclass():
             return made.requires_grad_() if requires_grad else made
 

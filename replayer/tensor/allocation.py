@@ -9,7 +9,9 @@ Note [A dictionary at once]
 
 Note [Views in inference mode]
     In inference mode, a view of a normal tensor is a normal tensor. Outside inference mode, a view of an inference tensor is an
-    inference tensor. Until the script first uses inference mode, the dispatch function creates views without `make_view`.
+    inference tensor. PyTorch has two exceptions: The result of `view(dtype)` is an inference tensor exactly in inference mode.
+    The result of `detach` has a version counter outside inference mode, so a script can change it in place.
+    Until the script first uses inference mode, the dispatch function creates views without `make_view`.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from traces.model.layouts import Shape
 wrapper: TorchAny = (
     torch.Tensor._make_wrapper_subclass
 )  # surfaces/torch_tensor_subclass.py replaces this function for scripts
+_make_subclass: TorchAny = torch.Tensor._make_subclass  # see `wrapper`
 _inference_mode: TorchAny = torch._C._InferenceMode
 _ALL_ATTRIBUTES: TorchAny = vars(torch.Tensor)["__dict__"]
 # see Note [Attributes of scripts] in tensor.py
@@ -145,6 +148,16 @@ def make_as(cls: type, meta: TensorMeta, allocation: Allocation) -> TorchAny:
 
 def make_view(meta: TensorMeta, source: TorchAny, cls: type | None = None) -> TorchAny:
     return _make_like(source, cls or meta.wrapping[0], meta, source.allocation)
+
+
+def detach(source: TorchAny, cls: type | None = None) -> TorchAny:
+    """Execute `source.detach()`. The script can change the result, even if the source is an inference tensor."""
+    if not STATE.inference_mode_used or torch.is_inference_mode_enabled() or not is_inference(source):
+        return make_view(source.tensor_meta, source, cls)
+    with torch._C._DisableTorchDispatch():
+        made: TorchAny = _make_subclass(cls or source.tensor_meta.wrapping[0], source)
+    set_attributes(made, {"tensor_meta": source.tensor_meta, "allocation": source.allocation})
+    return made
 
 
 def _make_like(source: TorchAny, cls: type, meta: TensorMeta, allocation: Allocation) -> TorchAny:

@@ -20,7 +20,7 @@ import torch
 from replayer import state
 from replayer.memory.device.oom import OutOfMemory
 from replayer.state import STATE
-from replayer.tensor.allocation import Allocation, make_view, set_attributes, wrapper
+from replayer.tensor.allocation import Allocation, detach, make_view, set_attributes, wrapper
 from replayer.tensor.plan import OutcomeKind
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import run_elsewhere
@@ -33,17 +33,17 @@ Dispatch = TorchFunction
 def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
     routes = plans.routes
     wrap = wrapper
-    detach = torch.ops.aten.detach.default
+    detach_op = torch.ops.aten.detach.default
     new, same, view = int(OutcomeKind.NEW), int(OutcomeKind.SAME), int(OutcomeKind.VIEW)
 
     def dispatch(
         func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None, ignore_handler: bool = False
     ) -> TorchAny:
-        if func is detach:  # autograd detaches every saved output and gradient
+        if func is detach_op:  # autograd detaches every saved output and gradient
             source = args[0]
             meta = source.tensor_meta
             if STATE.inference_mode_used:
-                return make_view(meta, source)
+                return detach(source)
             made: TorchAny = wrap(*meta.wrapping)
             set_attributes(made, {"tensor_meta": meta, "allocation": source.allocation})
             return made

@@ -45,7 +45,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from replayer.errors import NotEmulated, require
 from replayer.state import STATE, gpu
-from replayer.tensor.allocation import Allocation, assign_data, attributes_of, make, make_as, make_view, set_attributes
+from replayer.tensor.allocation import Allocation, assign_data, attributes_of, detach, make, make_as, make_view, set_attributes
 from replayer.tensor.device_args import backend_arguments, device_of_cuda
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.storage import VirtualStorage, other_device
@@ -53,11 +53,12 @@ from replayer.tensor.subclasses import virtual_class
 from replayer.tensor.swap import swap
 from replayer.tensor.tensor_meta import TensorMeta, in_words_of_cuda, is_inference
 from replayer.timing.stream import VirtualStream
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch, temporarily_set
 
 _data: TorchAny = torch._C.TensorBase.data
 _grad: TorchAny = torch._C.TensorBase.grad
+_inference_mode: TorchAny = torch._C._InferenceMode  # surfaces/torch_autograd.py replaces this class for scripts
 _unpack_dual = forward_ad.unpack_dual
 # see Note [Gradients of moved parameters]
 _IN_GRAPHS: TorchAny = WeakIdKeyDictionary()
@@ -407,6 +408,12 @@ def alias(source: TorchAny) -> TorchAny:
     return make_view(source.tensor_meta, source, STATE.view.cls)
 
 
+def view_as_dtype(run: TorchFunction, source: TorchAny, dtype: torch.dtype) -> TorchAny:
+    # see Note [Views in inference mode] in allocation.py
+    view = run(torch.ops.aten.view.dtype, source, dtype)
+    return make(view.tensor_meta, view.allocation) if STATE.inference_mode_used else view
+
+
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
     """Execute `tensor.data = data` for data on another device. The tensor remains the same Python object, because optimizers
     hold references to it."""
@@ -419,8 +426,9 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
     with torch.no_grad():
         made = _known_to_graph(tensor, data)
         if made is None:
-            made = data.on_same_memory() if isinstance(data, VirtualTensor) else data.detach().as_subclass(torch.Tensor)
-        made.requires_grad_(tensor.requires_grad)
+            made = detach(data) if isinstance(data, VirtualTensor) else data.detach().as_subclass(torch.Tensor)
+        with _inference_mode(is_inference(made)):
+            made.requires_grad_(tensor.requires_grad)
     if isinstance(data, VirtualTensor):
         kept |= {"tensor_meta": made.tensor_meta, "allocation": made.allocation}
     tensor.grad = None

@@ -34,7 +34,7 @@ from replayer.ops.host_call import HostCall
 from replayer.ops.host_reads import HostReads, equal_without_kernel, is_recorded, reads_an_argument, wait_for_device
 from replayer.ops.known_contents import indices_on_device
 from replayer.state import gpu
-from replayer.tensor.allocation import allocate, assign_data, make_view
+from replayer.tensor.allocation import allocate, assign_data, detach
 from replayer.tensor.device_args import report_failed_assert
 from replayer.tensor.generators import BaseGenerator, PhiloxState, host_numbers, is_random, numbers_drawn, philox_of
 from replayer.tensor.planning import mixed_devices
@@ -136,10 +136,11 @@ class CpuCompute:
         self._handlers = {op: own[op] for op in (aten.copy_.default, aten._to_copy.default, aten._local_scalar_dense.default)}
         not_computed = (aten.alias, aten._lazy_clone, aten.index_put, aten._nested_tensor_from_mask_left_aligned)
         self._handlers |= {op.default: plans.specials[op.default] for op in not_computed}
+        self._handlers[aten.view.dtype] = plans.specials[aten.view.dtype]
 
     def dispatch(self, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
         if func is aten.detach.default:
-            return make_view(args[0].tensor_meta, args[0])
+            return detach(args[0])
         handler = self._handlers.get(func)
         if handler is None and func.namespace in _BETWEEN_PROCESSES:
             handler = self._plans.specials.get(func)

@@ -118,11 +118,18 @@ def count_changes(tensors: list[torch.Tensor]) -> None:
     increment_version(tensors)
 
 
+def _has_version_counter(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor._version >= 0
+    except RuntimeError:
+        return False
+
+
 def require_writable(tensors: list[torch.Tensor]) -> None:
     """Raise PyTorch's error for an inference tensor outside inference mode (`VersionCounter::bump` in c10)."""
     if STATE.inference_mode_used and not torch.is_inference_mode_enabled():
         require(
-            not any(map(is_inference, tensors)),
+            not any(is_inference(tensor) and not _has_version_counter(tensor) for tensor in tensors),
             "Inplace update to inference tensor outside InferenceMode is not allowed.You can make a clone to get a normal"
             " tensor before doing inplace update.See https://github.com/pytorch/rfcs/pull/17 for more details.",
         )

@@ -235,13 +235,41 @@ def test_outside_inference_mode_views_of_inference_tensors_cannot_be_saved_for_b
     assert not (x[0] + weight).is_inference()  # addition saves no tensors
 
 
-def test_data_of_an_inference_tensor_can_be_assigned() -> None:
+def test_a_detached_inference_tensor_can_be_changed_but_its_views_cannot() -> None:
     use()
     with torch.inference_mode():
         x = torch.ones(2, 2, device="cuda")
-    y = torch.zeros(3, device="cuda")
+    for detached in (x.detach(), x.data, x[0].detach(), nn.Parameter(x, requires_grad=False)):
+        detached.add_(1)
+        torch._foreach_add_([detached], 1)
+        detached.t_()
+        assert detached.is_inference()
+        with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside InferenceMode"):
+            detached[0].add_(1)
+
+
+def test_the_inference_mode_alone_decides_whether_a_view_of_another_dtype_is_an_inference_tensor() -> None:
+    use()
+    normal = torch.ones(2, 2, device="cuda")
+    weight = torch.ones(2, 2, device="cuda", requires_grad=True)
+    with torch.inference_mode():
+        x = torch.ones(2, 2, device="cuda")
+        assert normal.view(torch.int32).is_inference() and not normal.view(4).is_inference()
+    view = x.view(torch.int32)
+    view.add_(1)
+    (view * weight).sum().backward()
+    assert not view.is_inference() and view.data_ptr() == x.data_ptr() and weight.grad is not None
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_data_of_an_inference_tensor_can_be_assigned(requires_grad: bool) -> None:
+    use()
+    with torch.inference_mode():
+        x = torch.ones(2, 2, device="cuda")
+    y = torch.zeros(3, device="cuda", requires_grad=requires_grad)
     y.data = x
     assert y.is_inference() and y.shape == (2, 2) and y.data_ptr() == x.data_ptr()
+    assert y.requires_grad is requires_grad and y._version == 0
 
 
 def test_the_memory_peak_of_an_mlp_is_exact() -> None:
