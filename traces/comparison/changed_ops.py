@@ -17,7 +17,7 @@ Note [Replaced, not gone]
     or "added" only if nothing in the other trace replaces this work. These rules are applied in order:
     1. Ops with the same canonical name are one op (`traces.names.equivalent_ops`).
     2. The name of a fused Inductor kernel lists the ops that the kernel replaces: "triton_poi_fused_add_relu_0". A foreach op
-       replaces the op that it applies to each tensor.
+       replaces the op that it applies to each tensor. A fused op, such as attention, replaces the ops that compute the same.
     3. An op in only one trace replaces an op in only the other trace if both have the same phase and the same enclosing op. A
        matrix product (mm) also replaces another kind of matrix product (addmm).
     4. A kernel in only one trace replaces a kernel in only the other trace if the same ops launched both. In CUDA graphs, the
@@ -86,6 +86,15 @@ _KINDS = {
         re.compile(r"act_and_mul|[sg]elu_and_mul|silu_and_mul|swiglu", re.IGNORECASE),
         {"silu_and_mul", "gelu_and_mul", "swiglu"},
     ),
+}
+# The ops that compute the same as a fused op. The other trace must contain the first of these ops.
+_PARTS = {
+    "attention": "softmax bmm baddbmm div mul masked_fill where dropout copy",
+    "attention_backward": "softmax_backward bmm baddbmm div mul masked_fill where dropout_backward copy",
+    "layer_norm": "mean var pow sub sqrt rsqrt add mul div",
+    "rms_norm": "mean pow rsqrt add mul copy",
+    "_fused_rms_norm": "mean pow rsqrt add mul copy",
+    "silu_and_mul": "silu mul",
 }
 _MATRIX_PRODUCT = "matrix product"
 KERNEL_KINDS = frozenset(_KINDS)
@@ -502,9 +511,10 @@ def _enclosers(keys: Iterable[_OpKey], side: _Side) -> Iterator[_OpKey]:
 
 def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> list[_OpKey]:
     foreach = _FOREACH.match(op)
-    names: Iterable[str] = _KINDS[op][1] if op in _KINDS else named_ops(op, known)
+    parts = _PARTS.get(op, "").split()
+    names: Iterable[str] = _KINDS[op][1] if op in _KINDS else parts or named_ops(op, known)
     names = {canonical_op(foreach["op"])} if foreach else set(names)
-    found = [key for key in candidates if key[1] in names]
+    found = [key for key in candidates if key[1] in names and (not parts or (key[0], parts[0]) in candidates)]
     return [key for key in found if key[0] == phase] or found
 
 

@@ -281,6 +281,31 @@ def test_kernels_of_two_inference_servers_are_matched_by_kind_of_computation() -
     assert not found.kernels.gone and not found.kernels.added
 
 
+@pytest.mark.parametrize(
+    ("fused", "parts"),
+    [
+        ("aten::_flash_attention_forward", ("aten::bmm", "aten::div", "aten::_softmax", "aten::bmm")),
+        ("aten::_scaled_dot_product_cudnn_attention", ("aten::baddbmm", "aten::masked_fill_", "aten::_softmax", "aten::bmm")),
+        ("aten::_efficient_attention_backward", ("aten::bmm", "aten::_softmax_backward_data", "aten::mul", "aten::bmm")),
+        ("aten::native_layer_norm", ("aten::mean", "aten::sub", "aten::pow", "aten::rsqrt", "aten::mul")),
+        ("vllm::rms_norm", ("aten::pow", "aten::mean", "aten::rsqrt", "aten::mul")),
+    ],
+)
+def test_a_fused_op_replaces_the_ops_that_compute_the_same(fused: str, parts: tuple[str, ...]) -> None:
+    """GIVEN a fused op in one trace WHEN the other trace calls the separate ops THEN no op is new or gone, for both directions.
+    Without the main op, such as the softmax of attention, the ops are not the parts of the fused op."""
+    one = recording(("aten::relu", "relu"), (fused, "fused_kernel"))
+    apart = [(op, f"{op[6:]}_kernel") for op in parts]
+    other = recording(("aten::relu", "relu"), *apart)
+    for pair, counts in (((one, other), (1, len(parts))), ((other, one), (len(parts), 1))):
+        ops = between(*pair).ops
+        assert [(row.recorded_count, row.replayed_count) for row in ops.replaced] == [counts]
+        assert not ops.gone and not ops.added
+    main = {"aten::_softmax", "aten::_softmax_backward_data", "aten::mean"}
+    without = recording(("aten::relu", "relu"), *[op for op in apart if op[0] not in main])
+    assert len(between(one, without).ops.gone) == 1
+
+
 def test_kernels_at_the_position_of_an_attention_kernel_count_as_attention() -> None:
     """GIVEN a kernel "sage_fwd", whose name does not show what it computes WHEN the first trace has an attention kernel between
     the same neighbours THEN "sage_fwd" replaces the attention kernel. A kernel is new if the first trace has no kernel at the
