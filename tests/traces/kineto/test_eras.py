@@ -698,6 +698,16 @@ def test_of_two_optimizers_of_one_class_with_closures_only_the_first_ends_steps(
     assert seen([*one, *shifted(one, 100), *shifted(one, 200)]) == ("optimizer", kinds, [40, 140, 240])
 
 
+@pytest.mark.parametrize(("missing", "kind"), [(3, "STEADY"), (4, "INCOMPLETE")])
+def test_the_first_step_is_incomplete_if_it_lacks_more_than_3_percent_of_the_calls(missing: int, kind: str) -> None:
+    """GIVEN three steps, each with 98 ops, a backward pass and an optimizer step WHEN the first step lacks ops THEN it is
+    incomplete if it lacks 4 of the 100 calls."""
+    one = [op("aten::mm", at, 1) for at in range(0, 196, 2)]
+    one.append(op("MmBackward0", 200, 2, tid=8, Fwd_thread_id=1))
+    one.append(op("Optimizer.step#SGD.step", 210, 20, cat="user_annotation"))
+    assert seen([*one[missing:], *shifted(one, 300), *shifted(one, 600)])[1] == [kind, "STEADY", "STEADY"]
+
+
 @pytest.mark.parametrize(
     ("updates", "ends"),
     [
