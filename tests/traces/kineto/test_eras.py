@@ -108,11 +108,10 @@ def test_unix_times_in_nanoseconds_have_durations_in_nanoseconds(base: int) -> N
     assert trace.problems == {"nanoseconds nanoseconds": 1}
 
 
-@pytest.mark.parametrize("first", [0, 1712195495519689000])
-@pytest.mark.parametrize("per_us", [1, 1000])
+@pytest.mark.parametrize(("first", "per_us"), [(0, 1000), (1712195495519689000, 1000), (1712195495519689000, 1)])
 def test_durations_show_the_unit_of_times_without_decimals(first: int, per_us: int) -> None:
     """GIVEN stamps in nanoseconds from 0 or from a Unix time, ops of 20 us, calls of 6 us and kernels of 12 us THEN durations
-    in nanoseconds and durations in microseconds give the same trace."""
+    in nanoseconds and, beside Unix times, durations in microseconds give the same trace."""
     made = [event for at in (0, 50, 100) for event in (op("aten::add", at, 20), call(at + 1, at + 5), kernel(at + 1, at + 30))]
     lengths = {"cpu_op": 20, "cuda_runtime": 6, "kernel": 12}
     trace = imported([one | {"ts": first + 1000 * (one["ts"] - T0), "dur": per_us * lengths[one["cat"]]} for one in made])
@@ -120,6 +119,24 @@ def test_durations_show_the_unit_of_times_without_decimals(first: int, per_us: i
     assert trace.device.duration_ns.tolist() == [12_000] * 3
     assert sorted(trace.host.duration_ns.tolist()) == [6_000] * 3 + [20_000] * 3
     assert trace.problems == {f"nanoseconds {'nanoseconds' if per_us == 1000 else 'microseconds'}": 1}
+
+
+@pytest.mark.parametrize(
+    ("called", "op_us", "call_us", "kernel_us"),
+    [
+        pytest.param("cudaGraphLaunch", 3, 2, 5, id="calls outside of ops"),
+        pytest.param("cudaLaunchKernel", 400, 300, 800, id="long calls and kernels"),
+    ],
+)
+def test_times_from_0_without_decimals_are_in_microseconds(called: str, op_us: int, call_us: int, kernel_us: int) -> None:
+    """GIVEN whole numbers as times, from 0 WHEN calls of CUDA begin after the ops, or take up to 0.3 ms THEN all times are in
+    microseconds, and no warning is shown."""
+    made: list[Event] = []
+    for at in (1, 1001, 2001):
+        launch, work = call(at, at + 20) | {"name": called, "dur": call_us}, kernel(at, at + 40) | {"dur": kernel_us}
+        made += [op("aten::empty", at, op_us), launch, work]
+    trace = imported([event | {"ts": event["ts"] - T0} for event in made])
+    assert trace.device.duration_ns.tolist() == [1000 * kernel_us] * 3 and trace.problems == {}
 
 
 def test_long_kernels_beside_short_calls_have_durations_in_microseconds() -> None:

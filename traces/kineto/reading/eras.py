@@ -159,18 +159,19 @@ class TsUnit:
 def _duration_unit(spans: Callable[[IntEnum], Column], is_unix_ns: bool) -> str:
     """Return the unit of durations if the time stamps are in nanoseconds. Return "" if the time stamps are in microseconds.
 
-    Kernels and calls of CUDA take more than 100 ns, and some of them less than 100 us. Most calls begin inside an op. If no
-    call does, but most would if the ops took 1000 times as long, then durations are in microseconds.
+    Kernels and calls of CUDA take more than 100 ns, and most calls take 1 us to 1 ms. Most calls begin inside an op. If the
+    time stamps are Unix times in nanoseconds, and no call begins inside an op, but most would if the ops took 1000 times as
+    long, then durations are in microseconds.
     """
     ops, calls, kernels = map(spans, (HostKind.OP, HostKind.RUNTIME, DeviceKind.KERNEL))
+    if not is_unix_ns:
+        lasting = np.r_[calls[1], kernels[1]]
+        in_ns = calls.size and kernels.size and ((lasting > 100) & (lasting % 1 == 0)).all()
+        return "nanoseconds" if in_ns and np.percentile(calls[1], 50, method="lower") >= 1000 else ""
     ops = ops[:, np.argsort(ops[0])]
     ends = [np.r_[-np.inf, np.maximum.accumulate(ops[0] + longer * ops[1])] for longer in (1, 1000)]
     apart, inside = (np.sum(of[np.searchsorted(ops[0], calls[0], "right")] >= calls[0]) for of in ends)
-    if apart == 0 and 2 * inside > len(calls[0]):
-        return "microseconds"
-    lasting = np.r_[calls[1], kernels[1]]
-    in_ns = calls.size and kernels.size and ((lasting > 100) & (lasting % 1 == 0)).all()
-    return "nanoseconds" if is_unix_ns or in_ns else ""
+    return "microseconds" if apart == 0 and 2 * inside > len(calls[0]) else "nanoseconds"
 
 
 def microseconds_as_ns(values: Column) -> Column:
