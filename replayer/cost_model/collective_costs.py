@@ -14,6 +14,11 @@ Note [Bytes on the wire]
     With n ranks and b input bytes per rank, an all-reduce moves 2b(n-1)/n bytes over each link of a ring. A reduce-scatter or
     all-to-all moves b(n-1)/n bytes, and an all-gather moves b(n-1) bytes. A broadcast, reduce, send or receive moves b bytes.
     The factors are the "bus bandwidth" factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md).
+
+Note [Bytes of a batch]
+    The sends and receives of a batch use the network in opposite directions, so an unrecorded batch takes as long as one send
+    of the bytes of its larger direction. A recording contains only the sum of both directions. This sum does not show how fast
+    a link is.
 """
 
 from __future__ import annotations
@@ -136,7 +141,7 @@ class CollectiveCosts:
         slower = [
             max(median(ns) - self._latency_ns(key[0], key[2]), 1) / self._moving_ns(*key)[0]
             for key, ns in self._recorded.items()
-            if wire_bytes(*key) >= RING_BANDWIDTH_FROM_BYTES
+            if key[0] != BATCH and wire_bytes(*key) >= RING_BANDWIDTH_FROM_BYTES  # see Note [Bytes of a batch]
         ]
         if slower:
             self._slower = median(slower)
@@ -179,8 +184,9 @@ class CollectiveCosts:
             if position is not None and position.nth < len(of_step):
                 return Transfer(of_step[position.nth], Origin.EXACT, kernel)
             return Transfer(recorded[played % len(recorded)], Origin.EXACT, kernel)
-        if name == BATCH:  # sends and receives use the network in opposite directions
-            return self.next("send", one_way_bytes, ranks)
+        if name == BATCH:  # see Note [Bytes of a batch]
+            send = self.next("send", one_way_bytes, ranks)
+            return send._replace(origin=max(send.origin, Origin.EQUIVALENT))
         if ranks == 1 and name in _IN_PLACE:
             return Transfer(0, Origin.EXACT, kernel)
         estimate = self._estimates.get(key)

@@ -58,8 +58,19 @@ def test_a_batch_of_sends_and_receives_takes_its_recorded_time_or_the_time_of_on
     )  # fmt: skip
     costs = CollectiveCosts.of(trace)
     assert costs.next("batch_isend_irecv", 6_000_000, 4, one_way_bytes=4_000_000).duration_ns == 700_000
-    assert costs.next("batch_isend_irecv", 5_000_000, 4, one_way_bytes=3_000_000).duration_ns == 400_000
-    assert costs.next("send", 3_000_000, 4).duration_ns == 400_000
+    assert costs.next("batch_isend_irecv", 5_000_000, 4, one_way_bytes=3_000_000)[:2] == (400_000, Origin.EQUIVALENT)
+    assert costs.next("send", 3_000_000, 4)[:2] == (400_000, Origin.EXACT)
+
+
+def test_a_recorded_batch_does_not_show_how_fast_a_link_is() -> None:
+    """The recording contains the sum of the bytes that a rank sent and received at the same time."""
+    trace = Trace(devices=[Device(0, 0, "NVIDIA A100-SXM4-80GB")])
+    name = trace.strings.add("batch_isend_irecv")
+    trace.collectives = Collectives.of(
+        rank=[0], name=[name], group_size=[2], bytes=[128_000_000], start_ns=[0], device=[0], duration_ns=[400_000]
+    )
+    with_batch, without = (CollectiveCosts.of(of) for of in (trace, Trace(devices=trace.devices)))
+    assert with_batch.next("all_reduce", 64_000_000, 2) == without.next("all_reduce", 64_000_000, 2)
 
 
 def test_an_all_reduce_with_one_rank_launches_no_kernel() -> None:
