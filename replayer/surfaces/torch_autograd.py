@@ -116,8 +116,9 @@ def _checked_gradients(call: TorchFunction, node: TorchAny, *args: TorchAny) -> 
     gradients = returned if isinstance(returned, tuple) else (returned,)
     needing = [gradient for gradient, needs in zip(gradients, node.needs_input_grad, strict=False) if needs]
     into = [(at, *edge) for at, edge in enumerate(node.next_functions) if edge[0] is not None]
+    several = (here := started()) is not None and len(here.devices) > 1
     for gradient, (at, following, number) in zip(needing, into, strict=False):
-        if isinstance(gradient, torch.Tensor) and gradient.dim():
+        if isinstance(gradient, torch.Tensor) and gradient.dim() and (several or gradient.is_cpu):
             device = following._input_metadata[number].device
             if device.type == BACKEND and gradient.device != torch.device("cuda", device.index):
                 name = f"Function {node.name()} returned an invalid gradient at index {at}"
