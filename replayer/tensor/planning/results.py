@@ -69,7 +69,7 @@ def plan_results(
     if rule is not None or len(written) < len(plan.writes):
         plan.written = ()
         plan.set_values = rule or (lambda made, args, kwargs: forget_written(plan, args, kwargs))
-    elif written:
+    elif written and torch.Tag.inplace_view not in func.tags:  # ops such as `t_` change only the shape
         plan.written = written
     _choose_results(plan, workspaces)
     if adds_in_place and func is torch.ops.aten.add.Tensor and plan.kind == OutcomeKind.NEW:

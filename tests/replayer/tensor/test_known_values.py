@@ -90,6 +90,16 @@ def test_rows_without_their_diagonal_keep_the_shape_of_a_contrastive_loss() -> N
         assert similarity[~others.bool()].view(512, -1).shape == (512, 510)
 
 
+def test_ops_that_change_only_the_shape_of_a_tensor_keep_its_values() -> None:
+    use()
+    x = torch.arange(6).cuda()
+    assert x.unsqueeze_(0).tolist() == [[0, 1, 2, 3, 4, 5]]
+    assert x.as_strided_((2, 2), (3, 1), 1).tolist() == [[1, 2], [4, 5]]
+    assert x.t_().tolist() == [[1, 4], [2, 5]]
+    x = torch.arange(6).cuda()
+    assert x.resize_(2, 2).tolist() == [[0, 1], [2, 3]] and x.resize_(6).tolist() == [0, 1, 2, 3, 4, 5]
+
+
 def _unknown_integers(count: int) -> torch.Tensor:
     return torch.rand(count, 10, device="cuda").argmax(1)
 
