@@ -134,15 +134,18 @@ class RecordedStep:
         return sum(segment.lasts_ns for segment in self.segments.values())
 
     def differs_by_ns(self, other: RecordedStep) -> int:
-        """Add up the durations of the phases that only one of the two steps has. The phases with which both steps begin, and
-        those with which both steps end, belong to both steps."""
+        """Add up the durations of the phases that only one of the two steps has."""
+        return self.more_phases_ns(other) + other.more_phases_ns(self)
+
+    def more_phases_ns(self, other: RecordedStep) -> int:
+        """Add up the durations of the phases of this step that `other` lacks. The phases with which both steps begin, and those
+        with which both steps end, belong to both steps."""
         one, two = list(self.segments.values()), list(other.segments.values())
         for _ in ("at the start", "at the end"):
             same = sum(1 for _ in takewhile(lambda pair: pair[0].name == pair[1].name, zip(one, two, strict=False)))
             one, two = one[same:][::-1], two[same:][::-1]
         mine, theirs = (lists_by_key((segment.name, segment) for segment in of) for of in (one, two))
-        pairs = ((mine.get(name, []), theirs.get(name, [])) for name in {**mine, **theirs})
-        return sum(segment.lasts_ns for a, b in pairs for segment in (*a[len(b) :], *b[len(a) :]))
+        return sum(segment.lasts_ns for name, of in mine.items() for segment in of[len(theirs.get(name, [])) :])
 
     def calls(self, exact: str) -> bool:
         return any(exact in segment.exact for segment in self.segments.values())
@@ -165,7 +168,9 @@ class RecordedStep:
             else:
                 segment.least_host_ns = host_ns
             segments[key] = segment
-        return RecordedStep(slow.row, segments, self.kernels, slow.kind)
+        # the kernels of a replayed training step are compared with those of the recorded step that provides them
+        one = self if slow.kind in (StepKind.STEADY, StepKind.AFTER_PROFILE) else slow
+        return RecordedStep(one.row, segments, self.kernels, one.kind)
 
     @cached_property
     def columns(self) -> KernelColumns:

@@ -14,9 +14,10 @@ Note [Training steps of several kinds]
     provide times. A step in which an epoch ends, for example, has an additional phase. If only a few profiled steps have the
     same phases as the steps without the profiler, they may be unusual: only the profiler sees a copy inside `aten::index`.
 
-Note [Evaluation steps of several kinds]
-    The recorder profiles few evaluation steps. A recorded step may be similar to none of them: for example, a script may load
-    all batches in its first evaluation step. The phases of such a step take the recorded host times.
+Note [Steps that resemble no profiled step]
+    The recorder profiles few steps. A recorded step may have long phases that no profiled step has: for example, a script may
+    save pictures in some training steps, or load all batches in its first evaluation step. The phases of such a step take the
+    recorded host times.
 
 Note [Windows of the profiler]
     If a script begins a new kind of step, for example with another network, the recorder profiles such steps after at least two
@@ -89,6 +90,10 @@ class StepChoice:
         self._period = next((n for n in range(1, len(passes) // 2 + 1) if passes[n:] == passes[:-n]), 0)
 
     def training(self, number: int) -> RecordedStep:
+        chosen = self._similar(number)
+        return self._with_long_phases(chosen, self._trained[number]) if number < len(self._trained) else chosen
+
+    def _similar(self, number: int) -> RecordedStep:
         # see Note [Training steps of several kinds]
         last = len(self._trained)
         chosen = self._steps[self._at(self._first, number)]
@@ -113,13 +118,17 @@ class StepChoice:
         i = self._evaluated[number % len(self._evaluated)]
         if i in self._slowed:
             return self._slowed[i]
+        alike = self._steps_like(self._steps[i], self._evaluations) or self._evaluations
+        return self._with_long_phases(self._steps[_in_turn(alike, self._evaluated, number)], i)
+
+    def _with_long_phases(self, chosen: RecordedStep, i: int) -> RecordedStep:
+        # see Note [Steps that resemble no profiled step]
         recorded = self._steps[i]
-        alike = self._steps_like(recorded, self._evaluations) or self._evaluations
-        chosen = self._steps[_in_turn(alike, self._evaluated, number)]
-        if recorded.differs_by_ns(chosen) <= ALIKE_SHARE * recorded.lasts_ns:
+        is_similar = recorded.more_phases_ns(chosen) <= ALIKE_SHARE * recorded.lasts_ns
+        if is_similar or recorded.kind == StepKind.WARMUP or recorded.passes != chosen.passes:
             return chosen
-        # see Note [Evaluation steps of several kinds]
-        self._slowed[i] = chosen.as_slow_as(recorded)
+        if i not in self._slowed:
+            self._slowed[i] = chosen.as_slow_as(recorded)
         return self._slowed[i]
 
     def _in_window(self, alike: list[int], place: int) -> list[int]:

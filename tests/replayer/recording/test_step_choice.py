@@ -198,6 +198,18 @@ def test_an_evaluation_step_that_is_similar_to_no_profiled_one_keeps_its_recorde
         assert recording.choice.evaluation(3) is second
 
 
+def test_a_training_step_with_a_long_phase_that_no_profiled_step_has_keeps_its_recorded_host_times() -> None:
+    """GIVEN a script that saves pictures for 300 µs in its fourth step and for 1 µs in its fifth step WHEN both steps are
+    replayed THEN the fourth step lasts 350 µs. The fifth step takes the times of the profiled step."""
+    clean, long, short = ((StepKind.STEADY, [*ONE, *of]) for of in ([], [("other", 50, 350)], [("other", 50, 51)]))
+    profiled = (StepKind.PROFILED, ONE, [Op("aten::mm", 2, 5, (10, 5))])
+    recording = RecordedRun(recording_of([(*clean, []), (*clean, []), profiled, (*long, []), (*short, [])]))
+    fourth, fifth = (recording.choice.training(number) for number in (3, 4))
+    assert fourth.lasts_ns == 350_000 and fourth.segments["other", 0].least_host_ns == 300_000
+    assert (fourth.row, fourth.kind, fourth.has_kernels) == (2, StepKind.PROFILED, True)
+    assert fifth is recording.steps[2] and recording.choice.training(3) is fourth
+
+
 def test_without_training_steps_evaluation_steps_with_kernels_are_repeated() -> None:
     """GIVEN five evaluation steps, of which only the third and the fourth have kernels THEN these two steps are repeated."""
     kernel = [Op("aten::mm", 2, 5, (10, 5))]
@@ -227,3 +239,8 @@ def test_later_warm_up_steps_are_not_replayed_as_warm_up_steps() -> None:
     warm-up step."""
     recording = RecordedRun(_recorded("11111", "WSWPP"))
     assert [recording.choice.training(number).row for number in range(5)] == [0, 3, 4, 3, 4]
+    # AND this also applies if only the warm-up step has a long phase "other"
+    profiled = (StepKind.PROFILED, ONE, [Op("aten::mm", 2, 5, (10, 5))])
+    steps = [(StepKind.STEADY, ONE, []), (StepKind.WARMUP, [*ONE, ("other", 50, 900)], []), profiled]
+    recording = RecordedRun(recording_of(steps))
+    assert [recording.choice.training(number).row for number in range(3)] == [2, 2, 2]
