@@ -127,7 +127,8 @@ class Predictor:
         if strict and scaling.unscaled_ns:
             raise TraceError(f"{scaling.unscaled_ns / 1e6:.1f} ms of GPU time cannot be predicted without recorded shapes")
         trace = _as_predicted(trace, recorded, per_gpu, scaling)
-        shares = _shares(trace)
+        work, steps = _work_of_steps(recorded)
+        shares = _shares(scaling.origins[work], scaling.durations_ns[work])
         unscaled_share = scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1)
         busy_ns = gpu_ns(trace, recorded)
         from_unknown_gpu = bool(conditions.gpu) and card_of(_name_of_gpu(recorded)) is UNKNOWN_CARD
@@ -135,7 +136,6 @@ class Predictor:
         if unscaled_share <= MOST_UNSCALED and not why_work_is_hidden(recorded) and not from_unknown_gpu:
             error = _expected_error(shares, conditions, recorded, min(busy_ns / one_ns, 1.0) if one_ns else 1.0)
         trace.runs = {rank: replace(run, expected_error=error) for rank, run in trace.runs.items()}
-        work, steps = _work_of_steps(recorded)
         several = self._parallel(trace, conditions, alone, one_ns, loading)
         device = trace.devices[0] if trace.devices else None
         return Prediction(
@@ -321,20 +321,18 @@ def gpu_ns(trace: Trace, recorded: Trace) -> float:
     return float(step_times(trace).gpu_time_ns[measure.profiled_steps(recorded)].mean())
 
 
-def _shares(trace: Trace) -> dict[Origin, float]:
-    work = trace.device.take(trace.device.is_work)
-    total = max(int(work.duration_ns.sum()), 1)
-    return {
-        origin: float(work.duration_ns[work.origin == origin].sum() / total)
-        for origin in ORIGIN_NAMES
-        if (work.origin == origin).any()
-    }
+def _shares(origins: Column, durations_ns: Column) -> dict[Origin, float]:
+    whole_ns = max(int(durations_ns.sum()), 1)
+    return {origin: float(durations_ns[origins == origin].sum() / whole_ns) for origin in ORIGIN_NAMES if origin in origins}
 
 
 def _work_of_steps(recorded: Trace) -> tuple[Column, int]:
+    """Return the rows of the work that the profiled training steps launched, and the number of these steps. Evaluation steps
+    count only in a recording without training steps."""
     work = np.flatnonzero(recorded.device.is_work)
     of = measure.launch_steps(recorded)[work]
-    launched = of != NONE
+    counted = np.isin(of, measure.profiled_steps(recorded))
+    launched = counted if counted.any() else of != NONE
     return (work[launched], len(np.unique(of[launched]))) if launched.any() else (work, 1)
 
 

@@ -20,7 +20,7 @@ from replayer.prediction.scaling import ScaledOp, parameter_bytes, recorded_batc
 from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import RecordedStep
-from tests.replayer.recordings import Op, make_recording
+from tests.replayer.recordings import Op, make_recording, recording_of
 from tests.traces.handmade import phase_grained, training
 from traces.format.trace_file import load, save
 from traces.kineto import read_kineto_bytes
@@ -147,6 +147,17 @@ def test_work_launched_before_the_recording_belongs_to_no_phase_and_no_kind() ->
     prediction = predict(trace, Conditions(gpu="Tesla T4"))
     assert prediction.phases["h2d"].recorded_ns == 7_500 and "" not in prediction.phases
     assert [sum(of.recorded_ns for of in parts.values()) for parts in (prediction.phases, prediction.kinds)] == [47_500] * 2
+
+
+def test_evaluation_steps_do_not_count_in_the_gpu_times_of_a_predicted_training_step() -> None:
+    """GIVEN a training step with 40 us of GPU work in the backward pass, and three evaluation steps with a product of 900 us
+    each THEN the tables of the prediction contain 40 us in the backward pass and nothing else."""
+    trained = StepKind.PROFILED, [("forward", 0, 10), ("backward", 10, 60)], [Op("aten::mm", 12, 5, (20, 40))]
+    evaluated = StepKind.EVALUATION, [("forward", 0, 1000)], [Op("aten::mm", 2, 5, (20, 900))]
+    prediction = predict(recording_of([trained, *[evaluated] * 3]), Conditions(gpu="Tesla T4"))
+    assert {name: of.recorded_ns for name, of in prediction.phases.items()} == {"backward": 40_000}
+    assert [of.recorded_ns for of in prediction.kinds.values()] == [40_000] and prediction.busy.recorded_ns == 40_000
+    assert sum(prediction.origins.values()) == pytest.approx(1)
 
 
 def test_a_prediction_for_another_gpu_has_its_name_and_memory(tmp_path: Path) -> None:
