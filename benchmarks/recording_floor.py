@@ -126,7 +126,8 @@ def main() -> int:
         while steps < SETTLING and time.monotonic() < began_s + SETTLING_S:
             step()
             steps += 1
-        in_turn = round(min(max(steps / SETTLING_S * IN_TURN_US / 1e6, LEAST_IN_TURN), IN_TURN))
+        steps_in_turn = IN_TURN_US / 1e6 * steps / (time.monotonic() - began_s)
+        in_turn = round(min(max(steps_in_turn, LEAST_IN_TURN), IN_TURN))
         floor, found = Floor(boundaries, in_turn), {kind: list[float]() for kind in KINDS}
         until = time.monotonic() + args.seconds / len(BOUNDARIES)
         while time.monotonic() < until:
