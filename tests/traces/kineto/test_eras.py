@@ -659,6 +659,21 @@ def test_a_backward_pass_compiled_by_compiled_autograd_is_the_backward_phase(for
     assert phases_of(*events) == [("other", 11), ("forward", 32), ("backward", 50), ("optimizer", 100)]
 
 
+def test_empty_tensors_between_the_first_gradient_and_compiled_autograd_belong_to_the_backward_phase() -> None:
+    events = [
+        op("aten::mm", 10, 5, Sequence_number=1),
+        op("aten::ones_like", 32, 2),
+        op("aten::empty", 35, 1),
+        op("aten::empty", 37, 1),
+        op("Torch-Compiled Region: !0/1/0", 40, 20),
+        op("aten::mm", 45, 5),
+        range_("Optimizer.step#SGD.step", 75, 20),
+    ]
+    assert phases_of(*events) == [("other", 10), ("forward", 32), ("backward", 50), ("optimizer", 100)]
+    # If no backward pass follows, the ops belong to the forward pass.
+    assert phases_of(*events[:4], events[-1]) == [("other", 10), ("forward", 75), ("optimizer", 100)]
+
+
 @pytest.mark.parametrize("text", ["## forward:over_arch ##", "forward_hook", "## backward ##", "nccl:all_reduce", "", "[pl]"])
 def test_unknown_annotations_are_not_phases(text: str) -> None:
     assert phase_of_annotation(text) == ""

@@ -13,7 +13,7 @@ from traces.kineto.spans.spans import RankTables
 from traces.kineto.structure.boundary_markers import Markers
 from traces.kineto.structure.step_events import StepEvent
 from traces.model.trace import Phases, Steps, Strings
-from traces.script.phase_rule import FORWARD, PhaseSplitter, Segment
+from traces.script.phase_rule import ASIDE, FORWARD, PhaseSplitter, Segment
 
 
 def read_phases(steps: Steps, events: list[StepEvent], tables: RankTables, strings: Strings) -> Phases:
@@ -58,8 +58,9 @@ def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns
     Note [The engine's run]
         If the main thread does nothing in between, a backward pass lasts from the first to the last event of the autograd
         engine. The op that creates the first gradient (ones_like of one number) just before the engine starts also belongs to
-        the backward pass. If the engine runs on the main thread, ops that autograd does not record, such as a sum of gradients,
-        also belong to it. If the engine runs inside another phase, such as the optimizer, its events belong to that phase.
+        the backward pass. Compiled autograd creates empty tensors between this op and the compiled backward pass. If the engine
+        runs on the main thread, ops that autograd does not record, such as a sum of gradients, also belong to it. If the engine
+        runs inside another phase, such as the optimizer, its events belong to that phase.
     """
     last_backward_ns = max((event.start_ns for event in events if event.name == "engine"), default=begin_ns)
     within_ns = begin_ns  # end of the latest phase that the main thread entered
@@ -101,7 +102,7 @@ def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns
                 continue
             run += [*held, event]
             held.clear()
-        elif run and event.quiet and not event.seeds and run[-1].name and run[-1].on_main:
+        elif run and event.quiet and not event.seeds and (run[-1].name or event.kind == ASIDE) and run[-1].on_main:
             held.append(event)
         else:
             flush()
