@@ -102,8 +102,10 @@ def compare(
     figures = {"steps": steps} if whole else {"compute_side": compute_side}
     repeats = any(of is None or of.period > 1 for of in paces)  # the means over a period include all kinds of steps
     rarer_steps = _rarer_steps(recorded, other) if whole and not repeats else None
-    is_clear = rarer_steps is not None and (rarer_steps.average_noise is not None or not rarer_steps.overlaps)
-    figures |= {"gpu_busy": gpu_busy} | ({"rarer_steps": rarer_steps} if rarer_steps is not None and is_clear else {})
+    figures |= {"gpu_busy": gpu_busy}
+    if rarer_steps is not None:
+        differs = not rarer_steps.overlaps and abs(rarer_steps.error or 0) > steps.noise
+        figures |= {"rarer_steps": rarer_steps} if differs or rarer_steps.average_noise is not None else {}
     judged, known, is_within = _judged(figures, tolerance, verdict, hidden)
     analyses = analyses or Both(analyse(recorded), analyse(other))
     compiled = _compiled(recorded, ours, other, theirs)

@@ -29,7 +29,8 @@ Note [Steps with different kernels]
     such steps describes neither of them. Steps are of one kind if they run kernels with the same names. If the median times of
     two kinds differ by at least MUCH_SPREAD, `trace info` shows the time of each kind. `trace diff` compares the most frequent
     kind, and the kind that takes most of the other time. The noise of fewer than four steps is unknown. Such steps decide the
-    verdict only if all steps of one trace take longer than all steps of the other trace.
+    verdict only if all steps of one trace take longer than all steps of the other trace, and the difference is larger than the
+    noise floor of the steps of all kinds.
 """
 
 from __future__ import annotations

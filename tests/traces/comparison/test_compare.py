@@ -541,3 +541,16 @@ def test_a_few_different_steps_decide_the_verdict_only_if_all_are_slower(
     ours, theirs = (of_lengths([first, 2, 2, 2, second, 2, 2, 2, 2], [0, 4]) for first, second in (ours_ms, theirs_ms))
     found = compare(ours, theirs)
     assert (found.rarer_steps is not None, found.judged) == (is_compared, judged)
+
+
+@pytest.mark.parametrize(
+    ("others_ms", "judged"), [((1.5, 2, 2, 3, 2, 2, 3), "rarer_steps"), ((1, 2, 3.5, 3, 1, 2, 4), "steps")]
+)
+def test_two_different_steps_decide_the_verdict_only_if_they_differ_more_than_the_noise(
+    others_ms: tuple[float, ...], judged: str
+) -> None:
+    """GIVEN two steps with another kernel that take 29 % longer in one trace WHEN the noise floor of all steps is 25 % THEN the
+    two steps decide the verdict. If the noise floor is 33 %, they do not decide it."""
+    a, b, c, *rest = others_ms
+    ours, theirs = (of_lengths([long, a, b, c, long, *rest], [0, 4]) for long in (12, 15.5))
+    assert compare(ours, theirs).judged == judged
