@@ -142,11 +142,17 @@ def test_memory_peaks_are_compared_without_the_first_step_and_without_compiling_
 
 def test_a_larger_batch_after_the_profiled_steps_does_not_change_the_compared_memory_peak() -> None:
     """GIVEN a recording with memory events only in steps 1 and 2 WHEN a larger batch in step 3 of the replay takes 900 bytes
-    THEN the peaks of steps 1 and 2 are compared, 300 bytes."""
-    recorded, replay = _with_peaks(4, {1: 300, 2: 200}), _with_peaks(4, {0: 200, 1: 300, 2: 200, 3: 900})
-    replay.steps.recorded_step[:] = [1, 1, 2, 1]
-    memory = compare(recorded, replay).memory["cuda:0"]
+    THEN the peaks of steps 1 and 2 are compared, 300 bytes. If B is another recording, all its steps are compared, 900 bytes.
+    If a replay ends before the steps with memory events, its steps without compilation are compared, 700 bytes."""
+    recorded, other = _with_peaks(4, {1: 300, 2: 200}), _with_peaks(4, {0: 200, 1: 300, 2: 200, 3: 900})
+    assert compare(recorded, other).memory["cuda:0"].compared_bytes == (300, 900)
+    other.steps.recorded_step[:] = [1, 1, 2, 1]
+    memory = compare(recorded, other).memory["cuda:0"]
     assert (memory.compared_bytes, memory.replayed_run_peak_bytes) == ((300, 300), 900)
+    late, short = _with_peaks(4, {2: 300}), _with_peaks(2, {0: 900, 1: 700})
+    short.steps.recorded_step[:] = [2, 2]
+    short.host.name[0] = short.strings.add("compile_inner (dynamo_timed)")
+    assert compare(late, short).memory["cuda:0"].compared_bytes == (300, 700)
 
 
 def test_memory_peaks_are_compared_only_in_steps_with_memory_events_in_both_traces() -> None:
