@@ -294,6 +294,7 @@ def child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return the settings of a fake child process of `trace replay`. The child process returns `code` and leaves `timelines`.
     Its arguments are stored in `words` and `session`."""
     made_up: dict[str, Any] = {"code": 0, "stopped_by": 0, "timelines": [PID], "booted": [PID], "started": [PID]}
+    made_up["failed"] = frozenset[int]()  # processes that printed a traceback
 
     def run_child(
         options_of_package: dict[str, ReplaySession], words: list[str], *, ranks: int, meanwhile: Callable[[Any], None]
@@ -304,7 +305,7 @@ def child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         for pid in made_up["timelines"]:
             save(small_trace(), session.out / f"replay-{pid}.msgpack")
         booted, started = frozenset(made_up["booted"]), frozenset(made_up["started"])
-        return ChildResult(made_up["code"], PID, booted, started, started, made_up["stopped_by"])
+        return ChildResult(made_up["code"], PID, booted, started, started, made_up["stopped_by"], made_up["failed"])
 
     monkeypatch.setattr(replay_command, "run_child", run_child)
     return made_up
@@ -352,7 +353,7 @@ def test_a_result_that_cannot_be_written_exits_with_an_error_code(
         raise OSError(28, "No space left on device", str(path))
 
     monkeypatch.setattr(replay_command, "write_json", full)
-    child["code"] = code
+    child.update(code=code, failed=frozenset({PID}))
     assert run("replay --report r.json train.py --trace t.msgpack".split()) == expected
     # THEN the measured figures are printed before the error
     found, _, trouble = capfd.readouterr().err.rstrip("\n").rpartition("\n")
@@ -401,7 +402,7 @@ def test_a_script_that_never_uses_the_gpu_gets_a_message(
 def test_no_report_follows_the_error_of_a_failed_script(
     folder: Path, child: dict[str, Any], code: int, said: str, without_steps: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    child.update(code=code)
+    child.update(code=code, failed=frozenset({PID} if code == 1 else ()))
     assert run("replay --report r.json train.py --trace t.msgpack".split()) == code
     assert capfd.readouterr().err == said
     assert json.loads((folder / "r.json").read_text())["version"] == 1  # the requested report was written nevertheless
@@ -424,13 +425,14 @@ def test_steps_before_a_signal_are_compared(
     assert ending == f"trace: {name} ended the script, after 1 step." and compared.startswith("PASS: ")
 
 
+@pytest.mark.parametrize("code", [1, 3])
 def test_the_steps_of_a_script_that_chooses_its_exit_code_are_compared(
-    child: dict[str, Any], capfd: pytest.CaptureFixture[str]
+    code: int, child: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    child.update(code=3)
-    assert run("replay train.py --trace t.msgpack".split()) == 3
+    child.update(code=code)
+    assert run("replay train.py --trace t.msgpack".split()) == code
     ending, compared = capfd.readouterr().err.split("\n", 1)
-    assert ending == "trace: the script ended with exit code 3, after 1 step." and compared.startswith("PASS: ")
+    assert ending == f"trace: the script ended with exit code {code}, after 1 step." and compared.startswith("PASS: ")
 
 
 def test_a_script_without_gpu_work_gets_no_report(

@@ -77,11 +77,17 @@ class Session:
         # This exception hook shortens tracebacks. The replayer installs its exception hook later, so the replayer's hook gets
         # the complete traceback.
         self._tracebacks.install(_PREFIX)
+        atexit.register(self._note_traceback)
         for start in self.shared:
             start()
         if not self.shared:
             self._call_packages(lambda child, session: child.start(session))
         self.note("started")
+
+    def _note_traceback(self) -> None:
+        is_printed = hasattr(sys, "last_value")  # Python sets this attribute before it prints an uncaught exception
+        if is_printed and os.path.isdir(self.folder):  # the folder no longer exists if the `trace` command has ended
+            self.note("traceback")
 
     def share(self) -> None:
         self._call_packages(lambda child, session: self.shared.append(child.share(session)))

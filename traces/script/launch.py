@@ -48,6 +48,7 @@ class ChildResult:
     triggered: frozenset[int]  # processes that imported torch
     started: frozenset[int]  # processes in which the recorder or the replayer was started
     stopped_by: int = 0  # the last signal that this process got while the child process ran
+    failed: frozenset[int] = frozenset()  # processes in which Python printed the traceback of an uncaught exception
 
     @property
     def ending(self) -> int:
@@ -96,6 +97,7 @@ def run_child(
         triggered=frozenset(pid for pid, events in handshakes.items() if "trigger" in events),
         started=frozenset(pid for pid, events in handshakes.items() if "started" in events),
         stopped_by=relay.got,
+        failed=frozenset(pid for pid, events in handshakes.items() if "traceback" in events),
     )
 
 

@@ -189,7 +189,7 @@ def _print_result(
     replay: ReplayOptions, source: ReplaySource, result: ChildResult, replayed: Trace, comparison: Comparison
 ) -> None:
     if result.returncode:
-        is_error = result.ending == 1  # Python has printed the error. Scripts choose other exit codes, as in `sys.exit(3)`.
+        is_error = result.ending == 1 and bool(result.failed)  # Python has printed the error
         if not is_error:
             say(f"{ending_text(result.ending)}, after {counted(len(replayed.steps), 'step')}.")
         for sentence in fit_sentences(comparison.memory):

@@ -66,7 +66,7 @@ class Child:
         self.signals: list[int] = []
 
     def __call__(self, command: list[str], *, env: dict[str, str], **streams: object) -> Child:
-        for pid, events in (("5", "boot trigger started"), ("6", "boot trigger"), ("7", "boot")):
+        for pid, events in (("5", "boot trigger started"), ("6", "boot trigger traceback"), ("7", "boot")):
             (Path(env["TRACE_SESSION"]) / "handshake" / pid).write_text(events)
         return self
 
@@ -83,7 +83,7 @@ def test_a_child_process_reports_its_events_and_how_it_ended(
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", Child(code))
     found = run_child({}, [__file__])
-    assert found == ChildResult(returncode, 5, frozenset((5, 6, 7)), frozenset((5, 6)), frozenset((5,)))
+    assert found == ChildResult(returncode, 5, frozenset((5, 6, 7)), frozenset((5, 6)), frozenset((5,)), failed=frozenset((6,)))
 
 
 def test_a_launcher_stopped_by_a_signal_keeps_its_own_exit_code() -> None:
