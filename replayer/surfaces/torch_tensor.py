@@ -136,7 +136,7 @@ def _install_moves(tensor_class: TorchAny) -> None:
         with torch.cuda.device_of(self):  # type: ignore[no-untyped-call]
             if kwargs.get("device") is not None:
                 kwargs["device"] = backend_device(kwargs["device"])
-            return new_tensor(self, *args, **kwargs)
+            return new_tensor(self, *_with_host_storage(args), **kwargs)
 
     copy_ = _within(STATE.moving, tensor_class.copy_)
     patch(tensor_class, to=to_device, cuda=cuda, copy_=copy_, new_tensor=new_tensor_placed)
@@ -255,20 +255,20 @@ def _on_backend_device(make: TorchFunction) -> TorchFunction:
             kwargs["device"] = backend_device(device)
         if args and hasattr(type(args[0]), _INTERFACE) and not isinstance(args[0], torch.Tensor):
             raise NotEmulated(f"torch.{make.__name__} of {_INTERFACE}", "pass the tensor or x.cpu()")
-        if args and isinstance(args[0], (VirtualStorage, torch.storage.TypedStorage)):
-            args = (_on_host(args[0]), *args[1:])
-        return make(*args, **kwargs)
+        return make(*_with_host_storage(args), **kwargs)
 
     return with_backend_device
 
 
-def _on_host(storage: TorchAny) -> TorchAny:
-    if isinstance(storage, VirtualStorage):
-        return storage.cpu()
-    if not isinstance(storage._untyped_storage, VirtualStorage):
-        return storage
+def _with_host_storage(args: tuple[TorchAny, ...]) -> tuple[TorchAny, ...]:
+    """Replace a storage on the GPU as the first argument by a copy on the host, because PyTorch's C++ code reads its values."""
     typed: TorchAny = torch.storage.TypedStorage
-    return typed(wrap_storage=storage._untyped_storage.cpu(), dtype=storage.dtype, _internal=True)
+    data: TorchAny = args[0] if args else None
+    storage = data._untyped_storage if isinstance(data, typed) else data
+    if not isinstance(storage, VirtualStorage):
+        return args
+    host = storage.cpu()
+    return (host if storage is data else typed(wrap_storage=host, dtype=data.dtype, _internal=True)), *args[1:]
 
 
 def _clear_plans(change: TorchFunction, *args: TorchAny, **options: TorchAny) -> None:

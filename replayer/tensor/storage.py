@@ -20,6 +20,7 @@ from replayer.tensor.values.known_values import bytes_of
 from replayer.torch_types import TorchAny
 
 LARGEST = (1 << 64) - 1  # PyTorch's C++ code converts a negative size to an unsigned number
+_new: TorchAny = torch._C.StorageBase.__new__
 
 
 class VirtualStorage(torch.UntypedStorage):
@@ -29,7 +30,7 @@ class VirtualStorage(torch.UntypedStorage):
 
     @classmethod
     def over(cls, allocation: Allocation, index: int) -> Self:
-        made = cls(0)
+        made: Self = _new(cls, 0, device="meta")  # PyTorch rejects a storage on another device
         made.allocation = allocation
         made._index = index
         return made

@@ -524,6 +524,17 @@ def test_the_virtual_gpu_can_be_the_default_device() -> None:
     assert not torch.ones(2).is_cuda and not torch.tensor(1.0).is_cuda
 
 
+def test_a_new_tensor_has_the_numbers_of_a_storage_on_the_gpu() -> None:
+    use()
+    x: Any = torch.arange(3.0, device="cuda")
+    for like in (torch.ones(1), x):
+        made = like.new_tensor(x.untyped_storage())
+        assert made.tolist() == [0.0, 1.0, 2.0]
+        assert made.device == like.device and made.dtype is torch.float32
+    with pytest.raises(RuntimeError, match="Attempted to set the storage of a tensor on device"):
+        torch.Tensor(x.untyped_storage())
+
+
 def test_resized_tensors_and_output_arguments_get_the_expected_memory() -> None:
     use()
     x: Any = torch.ones(3, device="cuda")
