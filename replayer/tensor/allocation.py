@@ -9,9 +9,9 @@ Note [A dictionary at once]
 
 Note [Views in inference mode]
     In inference mode, a view of a normal tensor is a normal tensor. Outside inference mode, a view of an inference tensor is an
-    inference tensor. PyTorch has two exceptions: The result of `view(dtype)` is an inference tensor exactly in inference mode.
-    The result of `detach` has a version counter outside inference mode, so a script can change it in place.
-    Until the script first uses inference mode, the dispatch function creates views without `make_view`.
+    inference tensor. PyTorch has two exceptions. The result of `view(dtype)` is an inference tensor exactly in inference mode.
+    Outside inference mode, a script can change the result of `detach`. Until the script first uses inference mode, the dispatch
+    function creates views without `make_view`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,9 @@ from replayer.tensor.tensor_meta import TensorMeta, is_inference
 from replayer.torch_types import TorchAny
 from traces.model.layouts import Shape
 
-wrapper: TorchAny = (
-    torch.Tensor._make_wrapper_subclass
-)  # surfaces/torch_tensor_subclass.py replaces this function for scripts
-_make_subclass: TorchAny = torch.Tensor._make_subclass  # see `wrapper`
-_inference_mode: TorchAny = torch._C._InferenceMode
+# surfaces/torch_tensor_subclass.py replaces this function for scripts
+wrapper: TorchAny = torch.Tensor._make_wrapper_subclass
+_inference_mode, _is_mode_enabled = torch._C._InferenceMode, torch.is_inference_mode_enabled
 _ALL_ATTRIBUTES: TorchAny = vars(torch.Tensor)["__dict__"]
 # see Note [Attributes of scripts] in tensor.py
 attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
@@ -146,8 +144,14 @@ def make_as(cls: type, meta: TensorMeta, allocation: Allocation) -> TorchAny:
     return made
 
 
-def make_view(meta: TensorMeta, source: TorchAny, cls: type | None = None) -> TorchAny:
-    return _make_like(source, cls or meta.wrapping[0], meta, source.allocation)
+def make_view(meta: TensorMeta, source: TorchAny, cls: TorchAny = None, allocation: Allocation | None = None) -> TorchAny:
+    cls, allocation = cls or meta.wrapping[0], allocation or source.allocation
+    if STATE.inference_mode_used:  # see Note [Views in inference mode]
+        inference = source.is_inference() if type(source) is cls else is_inference(source)
+        if inference is not _is_mode_enabled():
+            with _inference_mode(inference):
+                return make_as(cls, meta, allocation)
+    return make_as(cls, meta, allocation)
 
 
 def detach(source: TorchAny, cls: type | None = None) -> TorchAny:
@@ -155,17 +159,9 @@ def detach(source: TorchAny, cls: type | None = None) -> TorchAny:
     if not STATE.inference_mode_used or torch.is_inference_mode_enabled() or not is_inference(source):
         return make_view(source.tensor_meta, source, cls)
     with torch._C._DisableTorchDispatch():
-        made: TorchAny = _make_subclass(cls or source.tensor_meta.wrapping[0], source)
+        made: TorchAny = torch._C.TensorBase._make_subclass(cls or source.tensor_meta.wrapping[0], source)
     set_attributes(made, {"tensor_meta": source.tensor_meta, "allocation": source.allocation})
     return made
-
-
-def _make_like(source: TorchAny, cls: type, meta: TensorMeta, allocation: Allocation) -> TorchAny:
-    # see Note [Views in inference mode]
-    if STATE.inference_mode_used and torch.is_inference_mode_enabled() is not is_inference(source):
-        with _inference_mode(is_inference(source)):
-            return make_as(cls, meta, allocation)
-    return make_as(cls, meta, allocation)
 
 
 def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, stream: int) -> TorchAny:
@@ -178,7 +174,7 @@ def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, st
 
 def assign_data(tensor: TorchAny, meta: TensorMeta, allocation: Allocation) -> None:
     before = attributes_of(tensor).get("tensor_meta", meta)
-    made = _make_like(tensor, meta.wrapping[0], meta, allocation)
+    made = make_view(meta, tensor, allocation=allocation)
     if before.is_conj is not meta.is_conj or before.is_neg is not meta.is_neg:
         # Tensors have a conjugate bit and a negative bit. If these bits of two tensors differ, PyTorch raises an error for
         # `tensor.data = made`. So clear the bits of both tensors, assign the data, and then set the bits of `tensor`.

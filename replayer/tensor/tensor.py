@@ -409,8 +409,7 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def view_as_dtype(run: TorchFunction, source: TorchAny, dtype: torch.dtype) -> TorchAny:
-    # see Note [Views in inference mode] in allocation.py
-    view = run(torch.ops.aten.view.dtype, source, dtype)
+    view = run(torch.ops.aten.view.dtype, source, dtype)  # see Note [Views in inference mode] in allocation.py
     return make(view.tensor_meta, view.allocation) if STATE.inference_mode_used else view
 
 

@@ -22,7 +22,6 @@ from sys import getrefcount
 import torch
 from torch.autograd.graph import increment_version
 
-from replayer.errors import require
 from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.memory.scratch_memory import ScratchScope, use_scratch
 from replayer.state import STATE
@@ -41,7 +40,6 @@ from replayer.tensor.device_args import report_failed_assert
 from replayer.tensor.generators import is_random, numbers_drawn, philox_of
 from replayer.tensor.plan import Constant, New, Outcome, OutcomeKind, Plan, Reshaped, Same, Several, View, argument_at
 from replayer.tensor.planning.mixed_dtypes import Overlap, require_apart
-from replayer.tensor.tensor_meta import is_inference
 from replayer.tensor.values.kernel_asserts import can_fail, failed_assert
 from replayer.tensor.values.known_values import values_not_assumed
 from replayer.tensor.values.value_rules import forget_written, value_rule
@@ -118,21 +116,16 @@ def count_changes(tensors: list[torch.Tensor]) -> None:
     increment_version(tensors)
 
 
-def _has_version_counter(tensor: torch.Tensor) -> bool:
-    try:
-        return tensor._version >= 0
-    except RuntimeError:
-        return False
-
-
 def require_writable(tensors: list[torch.Tensor]) -> None:
     """Raise PyTorch's error for an inference tensor outside inference mode (`VersionCounter::bump` in c10)."""
     if STATE.inference_mode_used and not torch.is_inference_mode_enabled():
-        require(
-            not any(is_inference(tensor) and not _has_version_counter(tensor) for tensor in tensors),
-            "Inplace update to inference tensor outside InferenceMode is not allowed.You can make a clone to get a normal"
-            " tensor before doing inplace update.See https://github.com/pytorch/rfcs/pull/17 for more details.",
-        )
+        try:
+            [tensor._version for tensor in tensors]
+        except RuntimeError:
+            raise RuntimeError(
+                "Inplace update to inference tensor outside InferenceMode is not allowed.You can make a clone to get a normal"
+                " tensor before doing inplace update.See https://github.com/pytorch/rfcs/pull/17 for more details."
+            ) from None
 
 
 def _after(prepare: Results, make_results: Results) -> Results:
