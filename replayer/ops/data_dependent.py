@@ -27,7 +27,7 @@ from replayer.tensor.planning.assumed_sizes import assumed_size
 from replayer.tensor.planning.cuda_dtypes import require_kernel
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta, is_mask, is_virtual
-from replayer.tensor.values.known_values import doubt_of, host_values, known_values, set_known_values, values_not_assumed
+from replayer.tensor.values.known_values import doubt_of, guess_mask, host_values, set_known_values, values_not_assumed
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.model.layouts import Shape
 
@@ -119,9 +119,11 @@ class DataDependentOps:
     def _count_set(self, op: str, mask: torch.Tensor, shape: Shape) -> int:
         # see Note [Unknown sizes] in tensor/planning/assumed_sizes.py
         recorded = self._recorded_size(NONZERO, shape)
-        known = known_values(mask) if is_virtual(mask, self._tensor_class) else mask
-        count = None if known is None else int((torch.as_tensor(known) != 0).expand(shape).sum())
-        if count is not None and doubt_of(mask) is not Doubt.GUESSED:
+        if recorded is None and not STATE.masks_are_full and is_virtual(mask, self._tensor_class):
+            guess_mask(mask)
+        known = host_values(mask) if is_virtual(mask, self._tensor_class) else mask
+        count = None if known is None else int(known.expand(shape).count_nonzero())
+        if count is not None and doubt_of(mask) < Doubt.GUESSED:
             return count
         if recorded is not None:
             return recorded
@@ -208,7 +210,7 @@ class DataDependentOps:
     def _size(self, op: str, source: TorchAny, known: TorchAny, assume: Callable[[], int], dim: int | None = None) -> int:
         recorded = self._recorded_size(op, source.tensor_meta.shape)
         size = None if known is None else int(known[0].shape[0 if dim is None else dim])
-        if size is not None and doubt_of(source) is not Doubt.GUESSED:
+        if size is not None and doubt_of(source) < Doubt.GUESSED:
             return size
         return recorded if recorded is not None else assumed_size(op, lambda: assume() if size is None else size)
 

@@ -204,15 +204,15 @@ def known_or_assumed(tensor: TorchAny) -> torch.Tensor | float | int | bool:
     known = known_values(tensor)
     assumed = gpu().values.assumed
     meta: TensorMeta = tensor.tensor_meta
-    if meta.dtype is torch.bool and meta.numel == 1 and (known is None or tensor.allocation.doubt is Doubt.GUESSED):
+    if meta.dtype is torch.bool and meta.numel == 1 and (known is None or tensor.allocation.doubt >= Doubt.GUESSED):
         answer = truth_value_without_error() if assumed.improving else None
         if answer is not None:
             assumed.note_scalar()
             return answer
     if known is not None:
-        if meta.numel == 1:
-            assumed.note_scalar()
-        return known
+        # see Note [Loops with assumed values] in assumed_values.py
+        ends = meta.numel == 1 and assumed.decide() and meta.dtype is torch.bool and tensor.allocation.doubt >= Doubt.GUESSED
+        return not known if ends else known
     if meta.dtype is torch.bool:
         return assumed.decide() if meta.numel == 1 else False
     return assumed.loss() if meta.dtype.is_floating_point or meta.dtype.is_complex else 0

@@ -16,14 +16,9 @@ from replayer.tensor.generators import one_thread
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta, is_mask, is_virtual
 from replayer.tensor.values import known_values
-from replayer.tensor.values.value_rules import EXACT_DTYPES
 from replayer.torch_types import Op, TorchAny, TorchFunction
 
 aten = torch.ops.aten
-
-
-def _is_unknown_mask(index: torch.Tensor | None) -> bool:
-    return index is not None and index.dtype is torch.bool and known_values.known_values(index) is None
 
 
 def selected_by(source: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
@@ -129,23 +124,13 @@ class KnownContents:
     def index(self, source: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> TorchAny:
         return self._run(aten.index.Tensor, source, indices_on_device(source, indices, self._tensor_class))
 
-    def index_put(
-        self,
-        op: Op,
-        target: TorchAny,
-        indices: Sequence[torch.Tensor | None],
-        *rest: TorchAny,
-        **options: TorchAny,
-    ) -> TorchAny:
-        known, there = target.allocation.known, indices_on_device(target, indices, self._tensor_class)
+    def index_put(self, op: Op, target: TorchAny, indices: Sequence[TorchAny], *rest: TorchAny, **named: TorchAny) -> TorchAny:
+        there = indices_on_device(target, indices, self._tensor_class)
         if rest and is_virtual(target, self._tensor_class):
             _refuse_values(target, there, rest[0])
         if reads_an_argument(op, (target, there, *rest), {}):
             wait_for_device(target.tensor_meta.index)
-        result = self._run(op, target, there, *rest, **options)
-        if target.tensor_meta.dtype in EXACT_DTYPES and any(map(_is_unknown_mask, there)):
-            target.allocation.known = known
-        return result
+        return self._run(op, target, there, *rest, **named)
 
 
 def require_mask_shape(source: torch.Tensor, mask: torch.Tensor, first: int) -> None:

@@ -55,6 +55,7 @@ class Doubt(IntEnum):
     NONE = 0
     ROUNDED = 1  # the value was computed from floats, which a GPU may round differently
     GUESSED = 2  # the value depends on an assumption (values/value_rules.py)
+    CHOSEN = 3  # a guessed index of the largest or smallest elements of unknown values, such as a predicted class
 
 
 class Uniform(NamedTuple):

@@ -15,7 +15,7 @@ from replayer.errors import NotEmulated
 from replayer.memory.device.oom import size_text
 from replayer.memory.spare_memory import spare_host_bytes
 from replayer.state import gpu
-from replayer.tensor.allocation import KNOWN_BYTES, Allocation, Doubt, Uniform
+from replayer.tensor.allocation import KNOWN_BYTES, Allocation, Doubt, Matches, Uniform
 from replayer.tensor.generators import BaseGenerator, host_numbers, is_random, one_thread, philox_of, without_warnings
 from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, lazy_conjugation
 from replayer.torch_types import Op, TorchAny
@@ -47,11 +47,20 @@ def values_not_assumed(tensor: TorchAny) -> torch.Tensor | None:
     allocation = getattr(tensor, "allocation", None)
     if allocation is None:
         return tensor if isinstance(tensor, torch.Tensor) else None
-    return None if doubt_of(tensor) is Doubt.GUESSED else host_values(tensor)
+    return None if doubt_of(tensor) >= Doubt.GUESSED else host_values(tensor)
 
 
 def doubt_of(value: TorchAny) -> Doubt:
     return value.allocation.doubt if hasattr(value, "allocation") else Doubt.NONE
+
+
+def guess_mask(mask: TorchAny) -> None:
+    """Choose the true elements of a small unknown mask, so that all ops that count or select them agree."""
+    allocation, known, size = mask.allocation, mask.allocation.known, mask.allocation.size_bytes
+    if mask.dtype is torch.bool and size <= KNOWN_BYTES and known_values(mask) is None:
+        count = min(gpu().values.assumed.count(size), known.at_most if type(known) is Matches else size)
+        allocation.known = (torch.arange(size + 1, device="cpu") * count // size).diff().bool()
+        allocation.mark(Doubt.GUESSED)
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
@@ -149,6 +158,10 @@ REJECTING: frozenset[Op] = frozenset({
     *(_aten.histc.default, _aten.segment_reduce.default, _aten.searchsorted.Tensor, _aten.searchsorted.Scalar),
     *(_aten.multinomial.default, _aten.normal.float_Tensor, _aten.normal.Tensor_Tensor, _aten._linalg_check_errors.default),
 })
+_LIKELIEST = (_aten.max.dim, _aten.min.dim, _aten.topk.default)
+_ORDERED = (_aten.sort.default, _aten.sort.stable, _aten.multinomial.default)
+# for each op that returns indices, the default of its argument `dim`
+CHOICES = dict.fromkeys((_aten.argmax.default, _aten.argmin.default)) | dict.fromkeys((*_LIKELIEST, *_ORDERED), -1)
 
 
 class Folding:
@@ -156,15 +169,17 @@ class Folding:
     CPU, the CPU's error is raised, because CUDA raises the same error. Random numbers are guesses, because a GPU draws other
     numbers."""
 
-    def __init__(self, func: Op, writes: tuple[tuple[int | str, bool], ...], device: int) -> None:
+    def __init__(
+        self, func: Op, writes: tuple[tuple[int | str, bool], ...], device: int, *, guesses: bool, folds: bool = True
+    ) -> None:
         self._func, self._device, self._is_random = func, device, is_random(func)
         self._written = {at for at, _ in writes}
         self._outputs = {argument.name for argument in func._schema.arguments if argument.is_out}
-        self._unknown = False
+        self._unknown, self._guesses, self._folds = False, guesses, folds
         self.doubt = Doubt.NONE
 
     def fold(self, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> bool:
-        self._unknown, self.doubt = False, Doubt.NONE
+        self._unknown, self.doubt = not self._folds, Doubt.NONE
         host_args = [self._on_host(value, i) for i, value in enumerate(args)]
         host_kwargs = {name: self._on_host(value, name) for name, value in kwargs.items()}
         if self._unknown:
@@ -176,11 +191,11 @@ class Folding:
         except NotImplementedError:
             return False
         except RuntimeError as error:
-            if self._func in REJECTING and self.doubt is not Doubt.GUESSED and not LACKS_KERNEL.search(str(error)):
+            if self._func in REJECTING and self.doubt < Doubt.GUESSED and not LACKS_KERNEL.search(str(error)):
                 raise
             return False
         if self._is_random:
-            self.doubt = Doubt.GUESSED
+            self.doubt = max(self.doubt, Doubt.GUESSED)
         if not self._written:
             results, contents = (made, values) if isinstance(made, list) else ([made], [values])
             for one, content in zip(results, contents, strict=True):
@@ -189,6 +204,21 @@ class Folding:
                     content = content if content is not None and one.shape == content.shape else None
                     set_known_values(one, content, doubt=self.doubt)
         return True
+
+    def choose(self, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
+        """Compute or guess the indices that `argmax`, `topk` or `sort` returns. No index occurs twice in the same row."""
+        indices, source = made[1] if isinstance(made, list) else made, args[0]
+        if self.fold(made, args, kwargs) or not 0 < indices.tensor_meta.size_bytes <= KNOWN_BYTES:
+            return
+        given = dict(zip((argument.name for argument in self._func._schema.arguments), args, strict=False)) | kwargs
+        dim, shape = given.get("dim", CHOICES[self._func]), [*indices.shape]
+        guess = torch.arange(indices.numel(), device="cpu")
+        if dim is not None and 0 < source.dim() == len(shape):
+            shape.append(shape.pop(dim))
+            guess = guess.view(shape).movedim(-1, dim)
+        guess = guess % (source.numel() if dim is None or not source.dim() else source.size(dim))
+        doubt = Doubt.GUESSED if self._func in _ORDERED else Doubt.CHOSEN
+        set_known_values(indices, guess.reshape(indices.shape), doubt=doubt)
 
     def _on_host(self, value: TorchAny, at: int | str) -> TorchAny:
         if self._unknown:
@@ -199,6 +229,8 @@ class Folding:
             if at in self._written:
                 host: TorchAny = writable_values(value, replaced=self._is_random or at in self._outputs)
             else:
+                if self._guesses and type(value.allocation.known) is not Matches:
+                    guess_mask(value)
                 host = host_values(value)
                 self.doubt = max(self.doubt, doubt_of(value), Doubt(value.dtype.is_floating_point))
             self._unknown |= host is None

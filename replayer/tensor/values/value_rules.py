@@ -9,8 +9,9 @@ The replay makes these assumptions about unknown values:
 * Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Floats are within bounds, so
   `(x > 0).all()` is true.
 * Any other unknown comparison is False, or True if False would raise an error in the script (script_branches.py).
+* Unknown indices that `argmax`, `topk` or `sort` returns are within bounds, and differ from each other within a row.
 * Random integers are drawn on the CPU, within the script's bounds and with its seed. A GPU draws other numbers.
-* If a script reads the sum or mean of another comparison, the share of true elements is `AssumedValues.share`.
+* If a script counts or selects the true elements of another comparison, their share is `AssumedValues.share` in all ops.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import torch
 from replayer.state import gpu
 from replayer.tensor.allocation import KNOWN_BYTES, Allocation, Content, Doubt, Matches, Truth, Uniform
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Several
-from replayer.tensor.values.known_values import REJECTING, Folding, doubt_of, fills_allocation, in_dtype, known_values
+from replayer.tensor.values.known_values import CHOICES, REJECTING, Folding, doubt_of, fills_allocation, in_dtype, known_values
 from replayer.tensor.values.script_branches import call_site
 from replayer.timing.stream import VirtualStream
 from replayer.torch_types import Op, TorchAny
@@ -64,12 +65,8 @@ _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 
 def value_rule(func: Op, plan: Plan) -> Rule | None:
     outcome = plan.outcome
-    if (
-        func in _EMPTY
-        and isinstance(outcome, New)
-        and outcome.tensor_meta.dtype in EXACT_DTYPES
-        and outcome.tensor_meta.size_bytes <= KNOWN_BYTES
-    ):
+    made = outcome.tensor_meta if isinstance(outcome, New) and outcome.tensor_meta.dtype in EXACT_DTYPES else None
+    if func in _EMPTY and made is not None and made.size_bytes <= KNOWN_BYTES:
         return fill_with_zeros
     if func not in REJECTING and not plan.signature.launches:
         return None
@@ -77,35 +74,31 @@ def value_rule(func: Op, plan: Plan) -> Rule | None:
         return _count_all
     assume = _assumption(func, plan)
     folds = (func in REJECTING or func in _RANDOM_INTEGERS or _depends_on_values(func, plan)) and _is_small(func, plan)
-    folding = Folding(func, plan.writes, plan.device) if folds else None
-    uniform = None
-    if (
-        isinstance(outcome, New)
-        and folding is None
-        and outcome.tensor_meta.dtype in EXACT_DTYPES
-        and torch.Tag.pointwise in func.tags
-    ):
-        uniform = func
+    chooses, guesses = func in CHOICES, _guesses_masks(func, plan)
+    folding = Folding(func, plan.writes, plan.device, guesses=guesses, folds=folds) if folds or chooses else None
+    if folding is not None and chooses:
+        return folding.choose
+    uniform = func if folding is None and made is not None and torch.Tag.pointwise in func.tags else None
     if func is aten.add_.Tensor and folding is not None:
         return _counting(_rule(plan, folding, assume, None))
-    if assume is None and folding is None and uniform is None:
-        return None
-    return _rule(plan, folding, assume, uniform)
+    return None if assume is None and folding is None and uniform is None else _rule(plan, folding, assume, uniform)
 
 
 def _rule(plan: Plan, folding: Folding | None, assume: Assume | None, uniform: TorchAny) -> Rule:
     writes, checks = plan.writes, plan.signature.op in ("aten::_is_all_true", "aten::_is_any_true")
+    compares = plan.signature.op in ("aten::eq", "aten::ne") and len(plan.signature.shapes) == 2
 
     def rule(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
-        if folding is not None and folding.fold(made, args, kwargs) and not (checks and folding.doubt is Doubt.GUESSED):
+        # accuracies improve, so the result of comparing each predicted class with one label is assumed
+        rates = compares and any(doubt_of(one) is Doubt.CHOSEN and one.numel() == made.numel() for one in args)
+        folds = folding is not None and not rates and folding.fold(made, args, kwargs)
+        if folding is not None and folds and not (checks and folding.doubt >= Doubt.GUESSED):
             for allocation in _written(plan, args, kwargs) if folding.doubt else ():
                 allocation.mark(folding.doubt)
             return
-        if uniform is not None:
-            made.allocation.known = _uniform(uniform, made, args, kwargs)
-            if made.allocation.known is not None:
-                return
-        known = None if assume is None else assume(made, args)
+        known = None if uniform is None else _uniform(uniform, made, args, kwargs)
+        if known is None and assume is not None:
+            known = assume(made, args)
         forget_written(plan, args, kwargs)
         if known is not None and (not writes or fills_allocation(made)):
             made.allocation.known = known
@@ -145,6 +138,13 @@ def _set_known(there: weakref.ref[Allocation], known: TorchAny) -> None:
     allocation = there()
     if allocation is not None:
         allocation.known = known
+
+
+def _guesses_masks(func: Op, plan: Plan) -> bool:
+    """Return True if the op computes integers from masks. Comparisons, `all` and `any` guess no elements of a mask."""
+    dtypes = {getattr(torch, dtype) for dtype in plan.signature.dtypes}
+    computes_integers = torch.bool in dtypes and dtypes <= EXACT_DTYPES
+    return computes_integers and func not in _COMPARISONS | _AND | _OR | _SAME_OF_ALL | {*_ASSUMED}
 
 
 def _made(plan: Plan) -> tuple[Outcome, ...]:

@@ -101,7 +101,52 @@ def test_ops_that_change_only_the_shape_of_a_tensor_keep_its_values() -> None:
 
 
 def _unknown_integers(count: int) -> torch.Tensor:
-    return torch.rand(count, 10, device="cuda").argmax(1)
+    return torch.rand(count, device="cuda").long()
+
+
+def test_selected_elements_are_counted_alike_by_all_ops() -> None:
+    """The share of true elements is 0.5 before the first training step, so every second of the 20 elements is true."""
+    gpu = use()
+    gpu.assumes_sizes = True
+    gpu.simulator.stats = SimpleNamespace(sizes_assumed=0)
+    for counted_first in (True, False):
+        x, labels = torch.rand(4, 5, device="cuda"), torch.zeros(4, 5, dtype=torch.int64, device="cuda")
+        mask = x > 0.5
+        counts = [mask.sum().item(), mask.sum(1).tolist()] if counted_first else []
+        labels[mask] = 7
+        assert x[mask].shape == (10,) and x[~mask].shape == (10,) and x.masked_select(mask).shape == (10,)
+        assert counts in ([], [10, [2, 3, 2, 3]]) and mask.nonzero()[:, 0].bincount().tolist() == [2, 3, 2, 3]
+        assert (labels == 7).sum().item() == 10 and mask.any().item() and not mask.all().item()
+    if (torch.rand(4, device="cuda") < 0).sum() > 0:
+        raise ValueError("a check of floats must not fail")
+
+
+def test_guessed_indices_are_within_bounds_and_differ_from_each_other() -> None:
+    gpu = use()
+    gpu.assumes_sizes = True
+    gpu.simulator.stats = SimpleNamespace(sizes_assumed=0)
+    scores = torch.rand(6, 4, device="cuda")
+    assert scores.argmax(1).tolist() == scores.max(1)[1].tolist() == [0, 1, 2, 3, 0, 1]
+    assert scores.argmax(0, keepdim=True).tolist() == [[0, 1, 2, 3]] and scores.argmax().item() == 0
+    assert scores.topk(2)[1].tolist() == [[0, 1], [2, 3], [0, 1], [2, 3], [0, 1], [2, 3]]
+    assert scores.topk(2, dim=0)[1].tolist() == [[0, 2, 4, 0], [1, 3, 5, 1]]
+    for order in (scores.sort()[1], scores.argsort(1, descending=True), scores.sort(dim=1, stable=True)[1]):
+        assert order.tolist() == [[0, 1, 2, 3]] * 6
+    assert scores.sort(dim=0)[1].tolist() == [[row] * 4 for row in range(6)]
+    assert scores.multinomial(3)[:2].tolist() == [[0, 1, 2], [3, 0, 1]]
+    assert torch.rand((), device="cuda").sort()[1].item() == 0
+    classes = scores.argmax(1)
+    assert [(classes == one).sum().item() for one in range(4)] == classes.bincount().tolist() == [2, 2, 1, 1]
+    assert (classes == torch.zeros(6, dtype=torch.int64, device="cuda")).sum().item() == 3  # an assumed accuracy
+
+
+def test_a_loop_over_guessed_conditions_ends() -> None:
+    use()
+    done, turns = torch.rand(4, device="cuda") > 0.5, 0
+    assert done.sum().item() == 2
+    while not done.all():
+        turns += 1
+    assert turns < 1000
 
 
 def test_random_integers_are_guessed_within_their_bounds() -> None:
@@ -149,7 +194,7 @@ def test_assumed_correct_predictions_never_exceed_the_number_of_labels() -> None
     In other comparisons, half of the elements are assumed to be true.
     """
     use()
-    likeliest, labels = torch.rand(8, 10, device="cuda").topk(5)[1].t(), _unknown_integers(8)
+    likeliest, labels = torch.rand(8, 10, device="cuda").topk(5)[1].t(), torch.rand(8, 10, device="cuda").argmax(1)
     right = likeliest.eq(labels.view(1, -1).expand_as(likeliest))
     assert right.sum().item() == 8 and right.sum(0).tolist() == [1] * 8
     assert right.float().mean().item() == np.float32(8 / 40)
@@ -252,7 +297,7 @@ def test_an_unknown_condition_is_true_for_half_of_its_elements() -> None:
     equal, bound = (conditions()[name] for name in ("equal", "bound"))
     assert (equal.sum().item(), equal.view(4, 2).sum(1).tolist()) == (4, [1] * 4)
     assert [of.float().mean().item() for of in (equal, bound)] == [0.5, 0.5]
-    for of in (equal, bound):
+    for of in (conditions()[name] for name in ("equal", "bound")):  # no op has counted the elements of these masks
         for reduce in (torch.max, torch.min, torch.amax, torch.amin):
             assert reduce(of).item() is False and reduce(of.int()).item() == 0 and type(reduce(of.int()).item()) is int
 
@@ -359,7 +404,7 @@ def test_one_thread_copies_and_counts_known_values() -> None:
         sys.setprofile(None)
         torch.set_num_threads(before)
     assert [len(result) for result in results] == [40_000, 39_992, 39_992, 39_992]
-    assert [threads[name] for name in ("copy_", "fill_", "sum")] == [{1}] * 3
+    assert [threads[name] for name in ("copy_", "fill_", "count_nonzero")] == [{1}] * 3
 
 
 def test_computing_known_values_uses_one_thread_and_then_restores_the_thread_count() -> None:
@@ -377,7 +422,7 @@ def test_computing_known_values_uses_one_thread_and_then_restores_the_thread_cou
     torch.set_num_threads(3)
     try:
         x = torch.arange(4).cuda()
-        assert not Folding(cast(Any, add), (), 0).fold(x, (x, 1), {})
+        assert not Folding(cast(Any, add), (), 0, guesses=False).fold(x, (x, 1), {})
         assert seen == [1] and torch.get_num_threads() == 3
         assert (x + 1).tolist() == [1, 2, 3, 4] and torch.get_num_threads() == 3
     finally:
