@@ -20,6 +20,7 @@ from replayer.tensor.generators import BaseGenerator, host_numbers, is_random, o
 from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, lazy_conjugation
 from replayer.torch_types import Op, TorchAny
 
+_LARGE_MASK_BYTES, _MOST_RESULTS = 1 << 15, 8
 _LARGE_BYTES = 1 << 30  # spare memory is checked only for tensors above this size, because the check takes time
 
 
@@ -112,6 +113,7 @@ def writable_values(tensor: TorchAny, *, replaced: bool = False, doubt: Doubt = 
     if not isinstance(known, torch.Tensor):
         return None
     allocation.known = known
+    known.__dict__.pop("results", None)
     if doubt:
         allocation.mark(doubt)
     view = known_values(tensor)
@@ -167,7 +169,8 @@ CHOICES = dict.fromkeys((_aten.argmax.default, _aten.argmin.default)) | dict.fro
 class Folding:
     """Computes the results of an op on the CPU if all values of its arguments are known. If an op in REJECTING fails on the
     CPU, the CPU's error is raised, because CUDA raises the same error. Random numbers are guesses, because a GPU draws other
-    numbers."""
+    numbers. Scripts often call the same op on the same large mask in each layer, so its last results are kept until the mask is
+    written."""
 
     def __init__(
         self, func: Op, writes: tuple[tuple[int | str, bool], ...], device: int, *, guesses: bool, folds: bool = True
@@ -184,16 +187,24 @@ class Folding:
         host_kwargs = {name: self._on_host(value, name) for name, value in kwargs.items()}
         if self._unknown:
             return False
+        kept = self._results_of_mask(args, kwargs)
+        call = "" if kept is None else repr((self._func, args[0].tensor_meta, args[1:], kwargs))
         drawing = host_numbers(philox_of(args, kwargs, self._device), 0) if self._is_random else nullcontext()
         try:
-            with one_thread(), lazy_conjugation(host_args), drawing:
-                values = without_warnings(lambda: self._func(*host_args, **host_kwargs))
+            values = None if kept is None else kept.get(call)
+            if values is None:
+                with one_thread(), lazy_conjugation(host_args), drawing:
+                    values = without_warnings(lambda: self._func(*host_args, **host_kwargs))
         except NotImplementedError:
             return False
         except RuntimeError as error:
             if self._func in REJECTING and self.doubt < Doubt.GUESSED and not LACKS_KERNEL.search(str(error)):
                 raise
             return False
+        if kept is not None:
+            if len(kept) >= _MOST_RESULTS:
+                kept.clear()
+            kept[call] = values
         if self._is_random:
             self.doubt = max(self.doubt, Doubt.GUESSED)
         if not self._written:
@@ -219,6 +230,15 @@ class Folding:
         guess = guess % (source.numel() if dim is None or not source.dim() else source.size(dim))
         doubt = Doubt.GUESSED if self._func in _ORDERED else Doubt.CHOSEN
         set_known_values(indices, guess.reshape(indices.shape), doubt=doubt)
+
+    def _results_of_mask(self, args: TorchAny, kwargs: TorchAny) -> dict[str, TorchAny] | None:
+        known = args[0].allocation.known if args and hasattr(args[0], "allocation") else None
+        if not isinstance(known, torch.Tensor) or self._written or args[0].tensor_meta.size_bytes < _LARGE_MASK_BYTES:
+            return None
+        if any(isinstance(value, torch.Tensor | list) for value in (*args[1:], *kwargs.values())):
+            return None
+        results: dict[str, TorchAny] = known.__dict__.setdefault("results", {})
+        return None if self._is_random else results
 
     def _on_host(self, value: TorchAny, at: int | str) -> TorchAny:
         if self._unknown:

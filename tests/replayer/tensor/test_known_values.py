@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from replayer.errors import DataDependentShape, NotEmulated
 from replayer.tensor.allocation import KNOWN_BYTES, Doubt
+from replayer.tensor.generators import without_warnings
 from replayer.tensor.values import known_values as module
 from replayer.tensor.values.known_values import Folding, doubt_of, known_values, payload
 from tests.replayer.fake_gpu import use
@@ -76,6 +77,18 @@ def test_values_selected_by_a_known_mask_are_written_there(chosen: list[int]) ->
     target = torch.full((3,), 5, device="cuda")
     target[mask] = values[mask]
     assert target.tolist() == [value if at in chosen else 5 for at, value in enumerate([7, 8, 9])]
+
+
+def test_an_op_on_an_unchanged_large_mask_is_computed_once() -> None:
+    """GIVEN the mask of a causal attention, which each layer compares with 0 THEN a write to the mask changes the result."""
+    use()
+    mask = torch.ones(512, 512, dtype=torch.int32).tril().cuda()
+    with mock.patch.object(module, "without_warnings", wraps=without_warnings) as computed:
+        hidden = [mask[:size, :size] == 0 for size in (512, 256, 512, 256)]
+        assert computed.call_count == 2
+    assert [of.sum().item() for of in hidden] == [512 * 511 // 2, 256 * 255 // 2] * 2
+    mask[0] = 1
+    assert (mask == 0).sum().item() == 512 * 511 // 2 - 511
 
 
 def test_rows_without_their_diagonal_keep_the_shape_of_a_contrastive_loss() -> None:
