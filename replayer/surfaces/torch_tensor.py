@@ -34,6 +34,7 @@ _INTERFACE = "__cuda_array_interface__"  # attribute of other libraries' GPU arr
 def install(torch_module: ModuleType) -> None:
     # this call makes PyTorch cache its original functions before they are replaced
     _device._device_constructors()
+    patch_around(_device.DeviceContext, __torch_function__=_in_device_context)
     _install_moves(torch.Tensor)
     patch(torch_module.Tensor, **{name: _unbound(getattr(torch_module.Tensor, name), name) for name in _UNBOUND})
     _install_changes_of_data(torch_module)
@@ -238,6 +239,15 @@ def _install_subclasses(torch_module: TorchAny) -> None:
     patch_around(torch_module.Tensor, as_subclass=as_subclass)
     patch(torch_module.Tensor, _make_subclass=staticmethod(make_virtual_subclass))
     patch_around(torch_module.nn.Parameter, __new__=new)
+
+
+def _in_device_context(
+    of_torch: TorchFunction, self: TorchAny, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None
+) -> TorchAny:
+    # PyTorch's C++ code would compare the device type "cuda" of the context with the device type "lazy" of the result
+    if kwargs and self.device.type == "cuda" and isinstance(kwargs.get("out"), VirtualTensor):
+        return func(*args, **kwargs)
+    return of_torch(self, func, types, args, kwargs)
 
 
 def _on_backend_device(make: TorchFunction) -> TorchFunction:

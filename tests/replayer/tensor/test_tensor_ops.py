@@ -535,6 +535,15 @@ def test_a_new_tensor_has_the_numbers_of_a_storage_on_the_gpu() -> None:
         torch.Tensor(x.untyped_storage())
 
 
+def test_a_device_context_accepts_an_output_on_the_gpu() -> None:
+    use()
+    x = torch.ones(2, device="cuda")
+    with torch.device("cuda"):
+        assert torch.zeros(2, out=x) is x is torch.rand(2, out=x)
+        with pytest.raises(RuntimeError, match="device type cuda does not match device type of out parameter"):
+            torch.zeros(2, out=torch.ones(2, device="cpu"))
+
+
 def test_resized_tensors_and_output_arguments_get_the_expected_memory() -> None:
     use()
     x: Any = torch.ones(3, device="cuda")
