@@ -174,8 +174,8 @@ with torch.no_grad():
 
 
 def test_a_compiled_call_without_gradients_is_an_evaluation_step_if_the_script_trains() -> None:
-    """GIVEN two batches of a compiled function, and then training of another function THEN the first batch is an evaluation
-    step. The second batch belongs to the training step, as for a teacher model."""
+    """GIVEN two batches of a compiled function, and then a new batch with which another function is trained THEN each of the
+    two batches is an evaluation step."""
     script = """
 import torch
 
@@ -192,7 +192,7 @@ for _ in range(3):
     optimizer.zero_grad()
 """
     made = timeline_of(script, source_of("", "v100", estimate=True))
-    assert (made.steps.kind == StepKind.EVALUATION).tolist() == [True, False] * 3
+    assert (made.steps.kind == StepKind.EVALUATION).tolist() == [True, True, False] * 3
 
 
 def test_a_region_with_other_input_sizes_scales_the_times_of_the_recorded_ops() -> None:
