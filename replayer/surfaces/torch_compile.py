@@ -12,7 +12,7 @@ from types import ModuleType
 
 from replayer.compiled.backend import compile_graph, report_eager
 from replayer.surfaces.patching import refusal
-from replayer.tensor.generators import Generator
+from replayer.tensor.generators import BaseGenerator, Generator
 from replayer.tensor.planning.plan_keys import KEYER_FILE
 from replayer.tensor.values.cuda_only_ops import conv_format
 from replayer.torch_types import TorchAny
@@ -53,6 +53,9 @@ def install(torch_module: ModuleType) -> None:
             patch(torch_module._C, **{name: refusal(f"torch._C.{name}", "nothing is compiled")})
     see_through_wrappers((KEYER_FILE,), report_eager)
     when_imported("torch._dynamo.variables.script_object", _break_graphs_at_generators)
+    check: TorchAny = type(BaseGenerator).__instancecheck__
+    if hasattr(check, "__code__"):  # PyTorch's C++ code calls this function for a virtual generator, but not for a real one
+        when_imported("torch._dynamo.eval_frame", lambda module: module.skip_code(check.__code__))
     parameter: TorchAny = torch_module.nn.Parameter
     example = parameter(torch_module.empty(0))
 
