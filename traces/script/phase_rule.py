@@ -32,12 +32,6 @@ Note [Copies to the GPU]
     forward pass, in a loss and after other ops, a copy belongs to the current phase. The same is true of a call that moves a
     module, such as `nn.CrossEntropyLoss().cuda()`, which may copy nothing.
 
-Note [Before the next batch]
-    After a training step, a script may compute metrics or average the weights before it gets the next batch from a DataLoader
-    or copies it to the GPU. The recorder does not see these ops. They belong to the phase "other", unless a module calls them.
-    The importer therefore treats them like ops that create a tensor. A replay does so if the next recorded phase, apart from
-    "other", is "loader" or "h2d".
-
 Note [Before the first phase]
     If `begin_ns` is set, the time between `begin_ns` and the first phase counts as "other". If the first phase is "loader",
     this time counts as waiting for data, because the script enters the loader first.

@@ -77,7 +77,6 @@ class ScriptSplitter(Generic[ThreadT]):
         self.thread: ThreadT | None = None
         # classes of ops that do not begin a phase, see Note [Ops between recorded phases] in step_tracker.py
         self.unseen: tuple[int, ...] = ()
-        self.before_batch = False  # see Note [Before the next batch] in phase_rule.py
         self._has_steps = False
         self._called_module = self.is_in_module = False
         self._optimizers = optimizers
@@ -104,8 +103,7 @@ class ScriptSplitter(Generic[ThreadT]):
         begins, unseen = self.phases.begins_phase, self.unseen
         if self.phases.inside:
             return _BEGINS_NONE
-        plain = ASIDE if self.before_batch else PLAIN
-        return PLAIN not in unseen and begins(plain), begins(LOSS), ASIDE not in unseen and begins(ASIDE), begins(READ)
+        return PLAIN not in unseen and begins(PLAIN), begins(LOSS), ASIDE not in unseen and begins(ASIDE), begins(READ)
 
     def enter(self, thread: ThreadT, phase: str, now_ns: int, *, moves_tensor: bool = True) -> None:
         if self.thread != thread and self._is_other_thread(thread, shows=phase in ("loader", "backward")):
@@ -145,8 +143,6 @@ class ScriptSplitter(Generic[ThreadT]):
     def op(self, thread: ThreadT, kind: int, now_ns: int) -> None:
         if kind in self.unseen or (self.thread != thread and self._is_other_thread(thread)):
             return
-        if kind == PLAIN and self.before_batch:
-            kind = ASIDE
         if kind == LOSS:
             self._forward_before(thread, now_ns)
         if self.phases.op(kind, now_ns):

@@ -171,13 +171,11 @@ class StepTracker:
         return segment
 
     def _see_phase(self) -> None:
-        following = self.step.following()
-        called = next((name for name in following if name != "other"), "")
-        self.script.before_batch = called in ("loader", "h2d")
         # see Note [Ops between recorded phases]
         if self._sees_no_ops:
+            following = self.step.following()
             is_other = following[:1] in ([], ["other"])
-            begins_with_call = called in _ENTERED
+            begins_with_call = next((name for name in following if name != "other"), "") in _ENTERED
             begins_with_call &= not (is_other and self.script.phases.is_after_backward)
             self.script.unseen = (PLAIN,) * begins_with_call + (ASIDE,) * (not is_other)
         self.begins_segment = self.script.begins_segment

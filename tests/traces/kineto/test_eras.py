@@ -406,21 +406,6 @@ def test_ops_that_create_a_batch_do_not_form_a_phase() -> None:
     assert phases_of(*failed, *copying, *forward) == [("other", 8), ("forward", 100)]
 
 
-@pytest.mark.parametrize("has_module", [True, False])
-def test_ops_between_zero_grad_and_the_next_copy_belong_to_the_phase_other(has_module: bool) -> None:
-    """GIVEN averaged weights that are updated after `zero_grad`, and then a copy of the next batch THEN the update belongs to
-    the phase "other", and the copy is in the phase "h2d". If no module is known, the update may be the forward pass."""
-    zero_grad = op("Optimizer.zero_grad#SGD.zero_grad", 10, 5, cat="user_annotation")
-    average = [op("aten::lerp_", 20, 6), call(1, 22), kernel(1, 24, 3)]
-    copy = {**kernel(2, 34, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pageable -> Device)"}
-    copying = [op("aten::to", 30, 9), call(2, 31), copy]
-    module = [op("nn.Module: Net_0", 50, 20, cat="user_annotation")] if has_module else []
-    forward = [*module, op("aten::mm", 55, 8), call(3, 56), kernel(3, 58, 5)]
-    begins = [("other", 10), ("zero_grad", 15)]
-    expected = [("other", 30), ("h2d", 39), ("forward", 100)] if has_module else [("forward", 100)]
-    assert phases_of(zero_grad, *average, *copying, *forward) == [*begins, *expected]
-
-
 def test_a_function_that_draws_numbers_on_the_cpu_does_not_begin_the_forward_pass() -> None:
     """GIVEN a script that calls `Beta(0.2, 0.2).sample()` on the CPU and then computes a random permutation on the GPU, as for
     mixup THEN the permutation begins the phase "other", as in a replay. If the function that draws the numbers launches a

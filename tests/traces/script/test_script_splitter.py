@@ -338,18 +338,6 @@ def test_a_step_without_module_calls_has_no_forward_phase_after_the_loader() -> 
     assert steps == ["train: loader 11 loss 11 backward 10 optimizer 11", "train: loader 12 loss 11 backward 10 optimizer 11"]
 
 
-def test_before_the_next_batch_ops_outside_modules_belong_to_the_phase_other() -> None:
-    run = Script()
-    run.do("h2d module backward optimizer")
-    run.splitter.before_batch = True
-    run.do("zero_grad op")
-    assert run.splitter.current == "other" and run.splitter.begins_segment == (False, True, False, False)
-    run.do("h2d")
-    run.splitter.before_batch = False
-    run.do("op module backward optimizer")
-    assert run.steps[1:] == ["train: other 1 zero_grad 10 other 12 h2d 10 forward 23 backward 10 optimizer 11"]
-
-
 def test_a_nested_phase_does_not_end_the_outer_phase() -> None:
     run = Script()
     run.splitter.enter("main", "backward", 0)

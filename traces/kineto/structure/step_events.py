@@ -34,7 +34,7 @@ from traces.model.intervals import Intervals, outermost
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, HostSpans, Strings, parse_shapes
 from traces.names.device_names import GRAPH_LAUNCHES, copy_direction
-from traces.script.phase_rule import ASIDE, CLOSURE, LOSS, PLAIN, READ, op_class
+from traces.script.phase_rule import ASIDE, CLOSURE, PLAIN, READ, op_class
 from traces.script.step_rule import Optimizers
 
 _EXPLICIT = (
@@ -134,15 +134,6 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
     leading = _of_first_optimizer(tables, stepping)
     starts, ends = host.start_ns[tops].tolist(), (host.start_ns[tops] + host.duration_ns[tops]).tolist()
     outside = ~forward.holds(host.start_ns[tops]) & bool(forward.total_ns)
-    before_batch = set[int]()
-    if np.any(modules != NONE) or is_region.any():  # see Note [Before the next batch] in phase_rule.py
-        order = tops[np.argsort(host.start_ns[tops], kind="stable")]
-        loads = [row for row, phase in names.items() if phase == "loader"]
-        is_batch = np.isin(order, [*copies, *loads])
-        is_loss = strings.matching(host.name[order], lambda text: op_class(text) == LOSS)
-        is_op = (host.kind[order] == HostKind.OP) & is_outside[order] & ~np.isin(order, tops[on_engine])
-        is_op &= ~is_region[order] & (enclosing(host, is_region)[order] == NONE)
-        before_batch.update(order[_leading_to(is_batch, is_op & ~is_loss)].tolist())
     events = []
     likes: dict[tuple[int, tuple[Shape, ...]], int] = {}
     rows, name_ids, shapes_of = tops.tolist(), host.name[tops].tolist(), host.shapes[tops].tolist()
@@ -159,8 +150,6 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
         kind = 0 if name else op_class(strings[name_id])
         if kind in (ASIDE, READ) and in_module[place] != NONE:
             kind = PLAIN  # the module's call has begun the forward pass, as in a running script
-        if kind == PLAIN and row in before_batch:
-            kind = ASIDE
         if kind == PLAIN and not name and outside[place]:
             name = "other"
         is_plain = kind == PLAIN and not name
