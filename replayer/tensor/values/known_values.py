@@ -60,7 +60,8 @@ def guess_mask(mask: TorchAny) -> None:
     allocation, known, size = mask.allocation, mask.allocation.known, mask.allocation.size_bytes
     if mask.dtype is torch.bool and size <= KNOWN_BYTES and known_values(mask) is None:
         count = min(gpu().values.assumed.count(size), known.at_most if type(known) is Matches else size)
-        allocation.known = (torch.arange(size + 1, device="cpu") * count // size).diff().bool()
+        with one_thread():
+            allocation.known = (torch.arange(size + 1, device="cpu") * count // size).diff().bool()
         allocation.mark(Doubt.GUESSED)
 
 
@@ -113,7 +114,7 @@ def writable_values(tensor: TorchAny, *, replaced: bool = False, doubt: Doubt = 
     if not isinstance(known, torch.Tensor):
         return None
     allocation.known = known
-    known.__dict__.pop("results", None)
+    known.__dict__.pop("results", None)  # see `Folding`
     if doubt:
         allocation.mark(doubt)
     view = known_values(tensor)
@@ -195,16 +196,16 @@ class Folding:
             if values is None:
                 with one_thread(), lazy_conjugation(host_args), drawing:
                     values = without_warnings(lambda: self._func(*host_args, **host_kwargs))
+                if kept is not None:
+                    if len(kept) >= _MOST_RESULTS:
+                        kept.clear()
+                    kept[call] = values
         except NotImplementedError:
             return False
         except RuntimeError as error:
             if self._func in REJECTING and self.doubt < Doubt.GUESSED and not LACKS_KERNEL.search(str(error)):
                 raise
             return False
-        if kept is not None:
-            if len(kept) >= _MOST_RESULTS:
-                kept.clear()
-            kept[call] = values
         if self._is_random:
             self.doubt = max(self.doubt, Doubt.GUESSED)
         if not self._written:
@@ -232,13 +233,15 @@ class Folding:
         set_known_values(indices, guess.reshape(indices.shape), doubt=doubt)
 
     def _results_of_mask(self, args: TorchAny, kwargs: TorchAny) -> dict[str, TorchAny] | None:
+        """Return the kept results of ops on the first argument. Return None if results of this call are not kept."""
         known = args[0].allocation.known if args and hasattr(args[0], "allocation") else None
-        if not isinstance(known, torch.Tensor) or self._written or args[0].tensor_meta.size_bytes < _LARGE_MASK_BYTES:
+        if not isinstance(known, torch.Tensor) or self._written or self._is_random:
             return None
-        if any(isinstance(value, torch.Tensor | list) for value in (*args[1:], *kwargs.values())):
+        has_tensors = any(isinstance(value, torch.Tensor | list) for value in (*args[1:], *kwargs.values()))
+        if has_tensors or args[0].tensor_meta.size_bytes < _LARGE_MASK_BYTES:
             return None
         results: dict[str, TorchAny] = known.__dict__.setdefault("results", {})
-        return None if self._is_random else results
+        return results
 
     def _on_host(self, value: TorchAny, at: int | str) -> TorchAny:
         if self._unknown:

@@ -86,6 +86,10 @@ def test_an_op_on_an_unchanged_large_mask_is_computed_once() -> None:
     with mock.patch.object(module, "without_warnings", wraps=without_warnings) as computed:
         hidden = [mask[:size, :size] == 0 for size in (512, 256, 512, 256)]
         assert computed.call_count == 2
+        for _ in range(3):  # a layer may call several ops on the mask
+            for number in range(1, 7):
+                assert (mask == number).numel() == 512 * 512
+        assert computed.call_count == 8
     assert [of.sum().item() for of in hidden] == [512 * 511 // 2, 256 * 255 // 2] * 2
     mask[0] = 1
     assert (mask == 0).sum().item() == 512 * 511 // 2 - 511
