@@ -16,8 +16,9 @@ Note [Windows for later kinds of steps]
     step has never occurred three times in a row, the recorder expects its next step at the smallest distance between the first
     steps of two such rows. The number of profiles is limited.
 
-    Steps of one kind may do different work, for example with a smaller last batch. Work that was not profiled is profiled in
-    the same way. Phases do not count as work, because a step that prints its loss has one more phase than other steps.
+    Steps of one kind may do different work, for example with a smaller last batch. The profiler also runs again for work that
+    it has not recorded yet. Phases do not count as work, because a step that prints its loss has one more phase than other
+    steps.
 
     A profile makes all later steps slower, so these profiles come after the first profile of training steps. Only evaluation
     steps may be profiled before this first profile. They are profiled after enough training steps without the profiler.

@@ -24,11 +24,12 @@ from typing import NoReturn
 
 from torch.distributed import DistBackendError
 
+from replayer.cost_model.collective_costs import BATCH
 from replayer.distributed.rank_message import RankMessage
 from replayer.state import STATE, gpu
 
 _OP_TYPES = {
-    "batch_isend_irecv": "COALESCED",
+    BATCH: "COALESCED",
     "all_gather_into_tensor": "_ALLGATHER_BASE",
     "reduce_scatter_tensor": "_REDUCE_SCATTER_BASE",
     "all_to_all_single": "ALLTOALL_BASE",

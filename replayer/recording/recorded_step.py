@@ -168,7 +168,7 @@ class RecordedStep:
             else:
                 segment.least_host_ns = host_ns
             segments[key] = segment
-        # the kernels of a replayed training step are compared with those of the recorded step that provides them
+        # `trace diff` compares a replayed training step with the recorded step that provides its kernels
         one = self if slow.kind in (StepKind.STEADY, StepKind.AFTER_PROFILE) else slow
         return RecordedStep(one.row, segments, self.kernels, one.kind)
 

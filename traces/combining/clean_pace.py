@@ -8,14 +8,14 @@ Note [Interrupted steps]
     Another program may interrupt the script in one of the few profiled steps. The time between two neighboring ops or launches
     is therefore replaced by its median over these steps. For example, the second gap between `aten::mm` and `aten::add` in the
     forward pass is compared with the second such gap in the forward passes of the other steps, which may call other ops, too.
-    All medians of the forward passes are then multiplied by one number, so that a typical forward pass keeps its length. Only
-    ops and launches of the thread with the most events count, because the order of events in several threads is random.
+    These medians are then multiplied by one number, so that a typical forward pass keeps its length. Only the ops and launches
+    of the thread with the most events are compared, because the events of several threads come in a random order.
 
 Note [Stalls in some steps]
-    A script may also wait in some of its steps, for example in every fourth step. A profiled phase is far from typical if it is
-    at least `LONG_STEP` times as long or as short as the median phase of the same kind. Such a phase keeps its gaps if the
-    clean phase of the same rank is as far from the median clean phase, and a part of its gaps if this clean phase is less far.
-    For example, the longest of four profiled phases is compared with the 87.5th percentile of the clean phases.
+    A script may also wait in some of its steps, for example in every fourth step. A profiled phase is unusual if it is at least
+    `LONG_STEP` times as long or as short as the median phase of the same kind. Each unusual phase is compared with the clean
+    phase at the same percentile: the longest of four profiled phases, for example, with the 87.5th percentile of the clean
+    phases. The profiled phase keeps its gaps if this clean phase is as unusual, and a part of its gaps if it is less unusual.
 
 Note [Outliers in profiled steps]
     A profiled step may contain work that no other step contains, for example saving a checkpoint. A replay would then be too

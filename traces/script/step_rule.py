@@ -34,7 +34,7 @@ Note [Calls without a new batch]
     step, too.
 
 Note [Evaluation through another module]
-    A script may evaluate another module than it trains, for example the module inside DistributedDataParallel. Without a
+    A script may train one module and evaluate another, for example the module inside DistributedDataParallel. Without a
     DataLoader, the last of several evaluation steps then ends when the script has copied a new batch and calls its model with
     gradients. A call of a teacher model is no evaluation step: the last training step also began with a call of the teacher.
 

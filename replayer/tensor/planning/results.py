@@ -7,8 +7,8 @@ Note [Sums of gradients]
     Since PyTorch 2.0, autograd adds gradients in place if nothing else owns the first gradient (input_buffer.cpp in
     torch/csrc/autograd). For tensor subclasses, autograd calls `add` instead. The result of this `add` therefore takes over the
     memory of the first gradient, unless the recording was made with an older release.
-    The backward functions of `var_mean` and `std_mean` add two temporary tensors, and this sum gets memory of its own. Autograd
-    releases the tensors that such a function saved before it adds the function's result to another gradient. With
+    The backward functions of `var_mean` and `std_mean` add two temporary tensors. The sum of these gets memory of its own. When
+    autograd adds the function's result to another gradient, it has released the tensors that the function saved. With
     `retain_graph=True`, autograd keeps the saved tensors, so the replay's memory peak may be too high. Rare backward functions,
     for example those of matrix decompositions, also add temporary tensors. There, the replay's memory peak is too low.
 """

@@ -292,8 +292,8 @@ def test_kernels_of_two_inference_servers_are_matched_by_kind_of_computation() -
     ],
 )
 def test_a_fused_op_replaces_the_ops_that_compute_the_same(fused: str, parts: tuple[str, ...]) -> None:
-    """GIVEN a fused op in one trace WHEN the other trace calls the separate ops THEN no op is new or gone, for both directions.
-    Without the main op, such as the softmax of attention, the ops are not the parts of the fused op."""
+    """GIVEN a fused op in one trace WHEN the other trace calls the separate ops THEN no op is new or gone, whichever trace
+    is first. Without the main op, such as the softmax of attention, the ops are not the parts of the fused op."""
     one = recording(("aten::relu", "relu"), (fused, "fused_kernel"))
     apart = [(op, f"{op[6:]}_kernel") for op in parts]
     other = recording(("aten::relu", "relu"), *apart)

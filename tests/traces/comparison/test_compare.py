@@ -515,8 +515,8 @@ def test_a_trace_without_phases_is_compared_by_its_ops() -> None:
 def test_steps_with_different_kernels_are_compared_separately(
     long: list[int], long_ms: float, judged: str, error: float | None
 ) -> None:
-    """GIVEN two traces whose median step takes 2 ms WHEN two steps with another kernel take 10 ms in one trace and 12 ms in the
-    other trace THEN the verdict is a difference of 20 %."""
+    """GIVEN two traces whose median step takes 2 ms WHEN two steps of each call another kernel, and take 10 ms in one trace and
+    12 ms in the other THEN the verdict is a difference of 20 %."""
     apart = compare(with_long_steps([0, 4], 10), with_long_steps(long, long_ms))
     assert apart.judged == judged and apart.steps.error == 0
     differ = "But the steps with other kernels differ: 10.0 ms -> 12.0 ms."

@@ -644,6 +644,13 @@ def test_ranges_that_a_library_annotates_are_imported_as_phases() -> None:
     assert phases_of(*within) == [("other", 1), ("forward", 60), ("optimizer", 100)]
 
 
+COMPILED_BACKWARD_AND_OPTIMIZER = [
+    op("Torch-Compiled Region: !0/1/0", 40, 20),
+    op("aten::mm", 45, 5),
+    range_("Optimizer.step#SGD.step", 75, 20),
+]
+
+
 @pytest.mark.parametrize("forward_us", [20, 55])  # 55 us: the backward pass runs within the region after a graph break
 def test_a_backward_pass_compiled_by_compiled_autograd_is_the_backward_phase(forward_us: int) -> None:
     events = [
@@ -652,9 +659,7 @@ def test_a_backward_pass_compiled_by_compiled_autograd_is_the_backward_phase(for
         op("aten::addmm", 12, 5),
         op("aten::ones_like", 32, 2),
         op("TorchDynamo Cache Lookup", 36, 3),
-        op("Torch-Compiled Region: !0/1/0", 40, 20),
-        op("aten::mm", 45, 5),
-        range_("Optimizer.step#SGD.step", 75, 20),
+        *COMPILED_BACKWARD_AND_OPTIMIZER,
     ]
     assert phases_of(*events) == [("other", 11), ("forward", 32), ("backward", 50), ("optimizer", 100)]
 
@@ -665,9 +670,7 @@ def test_empty_tensors_between_the_first_gradient_and_compiled_autograd_belong_t
         op("aten::ones_like", 32, 2),
         op("aten::empty", 35, 1),
         op("aten::empty", 37, 1),
-        op("Torch-Compiled Region: !0/1/0", 40, 20),
-        op("aten::mm", 45, 5),
-        range_("Optimizer.step#SGD.step", 75, 20),
+        *COMPILED_BACKWARD_AND_OPTIMIZER,
     ]
     assert phases_of(*events) == [("other", 10), ("forward", 32), ("backward", 50), ("optimizer", 100)]
     # If no backward pass follows, the ops belong to the forward pass.
