@@ -71,18 +71,22 @@ def launch_times(recording: Recording) -> dict[int, int | None]:
 
     The launch time is None if the work was launched before the recording: no earlier launch on the stream is known, but a later
     one is. Other work without a known launch counts as launched when it starts. If later work was launched earlier, the work
-    counts as launched together with the work before it.
+    counts as launched together with the previous or the next work with a known launch: the one whose start is nearer.
     """
     found: dict[int, int | None] = {}
     for listed in streams_of(recording):
-        before, afters = None, [listed[-1].launched_ns]
-        for work in reversed(listed[:-1]):
-            afters.append(work.launched_ns or afters[-1])
-        for work, after in zip(listed, reversed(afters), strict=True):
-            at = work.launched_ns or work.start_ns
-            is_late = work.launched_ns is None and after is not None and (before is None or after < at)
-            found[id(work)] = before if is_late else at
-            before = work.launched_ns or before
+        known = [(place, of.start_ns, of.launched_ns) for place, of in enumerate(listed) if of.launched_ns]
+        for place, work in enumerate(listed):
+            before = next((of for of in reversed(known) if of[0] < place), None)
+            after = next((of for of in known if of[0] > place), None)
+            found[id(work)] = work.launched_ns or work.start_ns
+            if work.launched_ns or after is None:
+                continue
+            if before is None:
+                found[id(work)] = None
+            elif after[2] < work.start_ns:
+                is_near = work.start_ns - before[1] <= after[1] - work.start_ns
+                found[id(work)] = (before if is_near else after)[2]
     return found
 
 

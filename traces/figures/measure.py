@@ -287,9 +287,10 @@ def launch_time_ns(trace: Trace) -> Column:
         after = np.searchsorted(places, unknown)  # the index in `places` of the next work with a known launch
         between = (after > 0) & (after < len(places))
         unknown, after = unknown[between], after[between]
-        before_ns, after_ns = launched_ns[rows[places[after - 1]]], launched_ns[rows[places[after]]]
-        late = after_ns < spans.start_ns[rows[unknown]]
-        launched_ns[rows[unknown[late]]] = before_ns[late]
+        own, before, after = rows[unknown], rows[places[after - 1]], rows[places[after]]
+        near_before = 2 * spans.start_ns[own] <= spans.start_ns[before] + spans.start_ns[after]
+        late = launched_ns[after] < spans.start_ns[own]
+        launched_ns[own[late]] = np.where(near_before, launched_ns[before], launched_ns[after])[late]
     return launched_ns
 
 

@@ -9,8 +9,8 @@ Note [A step's time]
     A kernel belongs to the step in which the host launched it, even if the GPU runs it after the end of the step. At the start
     of a recording, the GPU may still run kernels that were launched earlier. These kernels are called the backlog and belong to
     no step. If the launch of a kernel is unknown, the kernel belongs to the step in which it starts. But the GPU runs the
-    kernels of a stream in launch order. The launches of other kernels on the stream may therefore show that the kernel belongs
-    to an earlier step.
+    kernels of a stream in launch order. If a later kernel of the stream was launched before this kernel starts, this kernel
+    belongs to the step of the previous or the next kernel with a known launch, whichever starts nearer.
 
     If a trace contains only phase times, a kernel without a known launch belongs to the phase whose CUDA events enclose the
     kernel.

@@ -175,7 +175,7 @@ def test_gpu_work_belongs_to_the_step_and_phase_in_which_it_was_launched() -> No
     # GIVEN kernels that all start one step later than they were launched
     trace = training(steps=3)
     trace.device.start_ns += 100 * US
-    # THEN each kernel belongs to the step of its launch. A kernel without a launch belongs to the step of the kernel before it.
+    # THEN each kernel belongs to the step of its launch. A kernel without a launch belongs to the step of the nearest kernel.
     # A kernel that comes before all work with a known launch on its stream was launched before the recording: it has no step.
     assert launch_steps(trace).tolist() == [s for s in range(3) for _ in range(5)]
     names = [trace.strings[int(trace.phases.name[row])] for row in launch_phases(trace)[:5]]
@@ -183,7 +183,7 @@ def test_gpu_work_belongs_to_the_step_and_phase_in_which_it_was_launched() -> No
     trace.device.launch[[0, 2, 14]] = NONE
     assert launch_steps(trace)[[0, 2, 14]].tolist() == [NONE, 0, NONE]
     names = [trace.strings[int(trace.phases.name[row])] for row in launch_phases(trace)[[1, 2, 3]]]
-    assert launch_phases(trace)[0] == NONE and names == ["forward", "forward", "backward"]
+    assert launch_phases(trace)[0] == NONE and names == ["forward", "backward", "backward"]
 
 
 def test_gpu_work_without_a_launch_belongs_to_the_step_in_which_it_starts() -> None:
@@ -194,6 +194,18 @@ def test_gpu_work_without_a_launch_belongs_to_the_step_in_which_it_starts() -> N
     assert launch_time_ns(trace)[2] == trace.device.start_ns[2]
     names = [trace.strings[int(trace.phases.name[row])] for row in launch_phases(trace)[[1, 2, 3]]]
     assert launch_steps(trace)[2] == 0 and names == ["forward", "loss", "backward"]
+
+
+@pytest.mark.parametrize(("share", "step"), [(0.4, 0), (0.6, 1)])
+def test_late_gpu_work_without_a_launch_belongs_to_the_step_of_the_nearest_known_launch(share: float, step: int) -> None:
+    """GIVEN kernels that start long after their launches WHEN the launch of the first kernel of the second step is unknown
+    THEN the kernel belongs to the step of the previous or the next kernel, depending on which of the two starts nearer."""
+    trace = training(steps=2)
+    trace.device.start_ns += 1000 * US
+    trace.device.launch[5] = NONE
+    before_ns, after_ns = trace.device.start_ns[[4, 6]].tolist()
+    trace.device.start_ns[5] = before_ns + (after_ns - before_ns) * share
+    assert launch_steps(trace)[5] == step
 
 
 @pytest.mark.parametrize("figure", [launch_time_ns, launch_steps, work_in_launch_order])
