@@ -46,7 +46,7 @@ from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import late_ranks
 from traces.comparison import thresholds
 from traces.figures import measure
-from traces.figures.pace import DEVICE, HOST, MeanStep, StepPace, pace_series, step_times
+from traces.figures.pace import DEVICE, HOST, MeanStep, StepPace, limit_of, pace_series, step_times
 from traces.figures.pace import pace as pace_of_steps
 from traces.figures.problems import why_work_is_hidden
 from traces.figures.spread import median
@@ -216,9 +216,8 @@ def bottleneck(
     data_ns = step.pace_ns - step.without_data_ns
     if step.busy_share is None:
         return _without_kernels(pace, step, data_ns, keeps_up)
-    shares = [] if pace.mean else [of.busy_ns / of.window_ns for of in idle.values() if of.window_ns]
-    # A step takes at least as long as its GPU work.
-    busy_ns = min(round(max([step.busy_share, *shares]) * step.pace_ns), step.pace_ns)
+    busy_share = max((of.busy_ns / of.window_ns for of in idle.values() if of.window_ns), default=step.busy_share)
+    busy_ns = min(round(busy_share * step.pace_ns), step.pace_ns)
     exposed_ns = min(exposed_ns, busy_ns)
     copies_ns, copied_ns = copies
     copies_ns = min(copies_ns, busy_ns - exposed_ns) if copies_ns >= thresholds.NOTICEABLE_WAIT * step.pace_ns else 0
@@ -238,9 +237,9 @@ def bottleneck(
     take_turns = limit == OTHER_GPUS and busy_ns < thresholds.ALWAYS_BUSY * step.pace_ns
     # A step takes at least as long as its copies, even if kernels run at the same time.
     needed_ns = copied_ns if limit == COPIES else lost_ns[limit]
-    if step.limit == DEVICE and step.pace_ns - waits_ns >= needed_ns and not take_turns:
+    if limit_of(pace.host_runs_ahead, busy_share) == DEVICE and step.pace_ns - waits_ns >= needed_ns and not take_turns:
         limit, gain_ns, reason = DEVICE, waits_ns - round(rest_ns * _share_of(idle, "unknown")), ""
-    share, busy_share = gain_ns / step.pace_ns, busy_ns / step.pace_ns
+    share = gain_ns / step.pace_ns
     return PaceLimit(limit, gain_ns, share, reason, exposed_ns, copies_ns=copies_ns or None, busy_share=busy_share)
 
 

@@ -314,11 +314,11 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     differs = not (1 - thresholds.MUCH_SPREAD) * pace_ns <= mean_ns <= (1 + thresholds.DEFAULT_TOLERANCE) * pace_ns
     if differs or varies_much(chosen.interval_ns[chosen.rows]):
         share = max(mean_busy, default=None)
-        mean_step = MeanStep(mean_ns, _limit(runs_ahead, share), share, mean(chosen.without_data_ns[whole]))
+        mean_step = MeanStep(mean_ns, limit_of(runs_ahead, share), share, mean(chosen.without_data_ns[whole]))
     return StepPace(
         steps=len(rows),
         pace_ns=pace_ns,
-        limit=_limit(runs_ahead, busy_share),
+        limit=limit_of(runs_ahead, busy_share),
         host_runs_ahead=runs_ahead,
         host_ns=host_ns,
         device_ns=device_ns,
@@ -342,7 +342,7 @@ def _without_queue(times: StepTimes, device: int, rows: Column) -> tuple[int, in
     return mean(interval_ns - times.queued_ns[device][mine]), mean(interval_ns)
 
 
-def _limit(runs_ahead: bool, busy_share: float | None) -> str:
+def limit_of(runs_ahead: bool, busy_share: float | None) -> str:
     return DEVICE if runs_ahead or (busy_share or 0) >= thresholds.ALWAYS_BUSY else HOST
 
 

@@ -118,8 +118,7 @@ def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
             figures.append(("mean step time", [mean.pace_ns], time_text))
         if of.compute_side_median_ns != of.step_median_ns:
             figures.append(("without data loading", [of.compute_side_median_ns], time_text))
-        shares = of.busy_shares.values()
-        figures.append(("GPU busy", [sum(shares) / len(shares) if shares else None], share_text))
+        figures.append(("GPU busy", [max(of.busy_shares.values(), default=None)], share_text))
         peak_bytes = max((peak.peak_allocated_bytes for peak in of.memory.values()), default=None)
         figures.append(("memory peak", [peak_bytes], size_text))
     cards = []

@@ -143,13 +143,23 @@ def test_copies_that_run_longer_than_the_kernels_are_the_bottleneck(copied_ms: i
     assert found is not None and (found.limit, found.gain_ns) == (limit, gain_ms * MS)
 
 
-def test_the_possible_gain_is_the_mean_idle_time_per_step() -> None:
-    """GIVEN a GPU that is busy for 40 % of the median step WHEN it is busy for 50 % of all steps THEN the possible gain is 50
-    ms of a step of 100 ms. WHEN the GPU is busy for 30 % of all steps THEN the possible gain is 60 ms."""
-    no_data = replace(OF_DATA, without_data_ns=100 * MS)
-    assert bottleneck(no_data, idle(0, 50, busy_ms=50)) == PaceLimit("host", 50 * MS, 0.5)
-    of = bottleneck(no_data, idle(0, 70, busy_ms=30))
-    assert of == PaceLimit("host", 60 * MS, 0.6) and of is not None and of.busy_share == 0.4
+@pytest.mark.parametrize("busy_ms", [50, 30])
+def test_the_possible_gain_is_the_mean_idle_time_per_step(busy_ms: int) -> None:
+    """GIVEN a GPU that is busy for 40 % of the median step WHEN it is busy for 50 % or 30 % of all steps THEN the possible
+    gain is 50 or 70 ms of a step of 100 ms."""
+    of = bottleneck(replace(OF_DATA, without_data_ns=100 * MS), idle(0, 100 - busy_ms, busy_ms=busy_ms))
+    assert of == PaceLimit("host", (100 - busy_ms) * MS, (100 - busy_ms) / 100)
+    assert of is not None and of.busy_share == busy_ms / 100
+
+
+def test_the_bottleneck_and_the_summary_show_the_same_busy_share() -> None:
+    """GIVEN ten steps of 100 ms, in which the GPU works for 60 ms in nine steps and for 10 ms in one step THEN the GPU is busy
+    for 55 % of the time. The share of the median step would be 60 %."""
+    steps = [(100 * step, 100 * (step + 1)) for step in range(10)]
+    work = [Work(100 * step, 100 * step + 1, 100 * step + (11 if step == 4 else 61)) for step in range(10)]
+    of = summarize(a_trace(steps, work))
+    assert of.busy_shares == {"cuda:0": pytest.approx(0.55)} and of.bottleneck is not None
+    assert of.bottleneck.busy_share == of.busy_shares["cuda:0"]
 
 
 def test_the_possible_gain_excludes_idle_time_before_the_first_gpu_work() -> None:
