@@ -46,6 +46,7 @@ def see_through_wrappers(generated: Sequence[str] = (), on_eager: Callable[[Eage
     when_imported("torch._dynamo.variables.functions", _trace_originals)
     when_imported("torch._dynamo.variables.user_defined", _find_original_methods)
     when_imported("torch._dynamo.variables.tensor", _list_original_methods)
+    when_imported("torch._dynamo.variables.torch", _add_factories)
 
 
 def _leave_out_our_frames(rules: Any) -> None:
@@ -115,6 +116,13 @@ def _find_original_methods(variables: Any) -> None:
 def _list_original_methods(variables: Any) -> None:
     methods = {name: _original_of(method) for name, method in variables.all_tensor_attrs.items()}
     patch(variables, all_tensor_attrs=methods)
+
+
+def _add_factories(variables: Any) -> None:
+    # torch.compile applies the default device to the factories in this list. Our wrappers of factories have to be in it too.
+    listed = variables.get_overridable_functions
+    factories = importlib.import_module("torch.utils._device")._device_constructors.__wrapped__
+    patch(variables, get_overridable_functions=functools.cache(lambda: listed() | factories()))
 
 
 def _original_of(function: Any) -> Any:

@@ -571,11 +571,11 @@ def unet(compiler: Compiler) -> Any:
 
 @program
 def default_device(compile: Compiler) -> Any:
-    """Calls tensor methods that the replayer replaces, while a default device is set. Dynamo traces the default device as a
-    function mode."""
+    """Calls a tensor method and two factories that the replayer replaces, while a default device is set. Dynamo traces the
+    default device as a function mode, which gives the factories this device."""
 
     def moved(x: torch.Tensor) -> torch.Tensor:
-        return x.to(dtype=torch.float64) + torch.zeros(3).to(x.device)
+        return x.to(dtype=torch.float64) + torch.zeros(3) + torch.arange(3)
 
     torch.set_default_device(compile.device)
     try:
