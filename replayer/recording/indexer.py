@@ -150,6 +150,12 @@ class RecordingIndexer:
         starts, ends = [np.minimum(waits.start_ns, host.start_ns[waits.call])], [waits.end_ns]
         place_of = np.full(len(trace.device), NONE)
         place_of[self.work] = np.arange(len(self.work))
+        # If a kernel ends later, a collective that started right after this kernel ends later, too.
+        ends_ns, starts_ns = trace.device.end_ns[self.work], trace.device.start_ns[self.communication]
+        by_end = np.argsort(ends_ns, kind="stable")
+        before = np.append(by_end, NONE)[np.searchsorted(ends_ns[by_end], starts_ns, side="right") - 1]
+        waited_ns = starts_ns - np.append(ends_ns, 0)[before]
+        place_of[self.communication] = np.where(waited_ns <= constants.EDGE_EXPLAINS_NS, before, NONE)
         awaited = [place_of[waits.work]]
         for calls, room_ns in self._launches():
             full = room_ns > host.start_ns[calls]

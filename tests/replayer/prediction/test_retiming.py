@@ -72,3 +72,28 @@ def test_a_launch_follows_a_wait_that_ended_at_the_start_of_the_launch(launched_
     moved = Retiming(trace).retimed(np.array([160_000, 10_000]))
     assert moved.device.start_ns.tolist() == [20_000, 230_000]
     assert moved.host.start_ns.tolist() == [0, 20_000, (launched_us + 80) * 1000]
+
+
+@pytest.mark.parametrize(("gap_us", "start_us"), [(3, 820), (200, 1320)])
+def test_a_wait_for_a_collective_ends_later_if_the_kernel_before_the_collective_ends_later(gap_us: int, start_us: int) -> None:
+    """GIVEN a kernel of 1000 us, a collective that starts 3 us or 200 us later, and a host that waits for both WHEN the kernel
+    takes 500 us THEN the next kernel starts 500 us earlier if the collective started right after the kernel."""
+    events: list[dict[str, Any]] = []
+
+    def add(category: str, name: str, start_us: int, end_us: int, **args: int) -> None:
+        at = {"ts": start_us, "dur": end_us - start_us, "pid": 1, "tid": 1}
+        events.append({"ph": "X", "cat": category, "name": name, "args": args, **at})
+
+    add("cuda_runtime", "cudaLaunchKernel", 0, 10, correlation=1)
+    add("kernel", "gemm", 20, 1020, device=0, stream=7, correlation=1)
+    add("cpu_op", "c10d::allreduce_", 15, 35)
+    add("user_annotation", "nccl:all_reduce", 16, 34)
+    add("cuda_runtime", "cudaLaunchKernel", 20, 30, correlation=2)
+    add("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 1020 + gap_us, 1300, device=0, stream=30, correlation=2)
+    add("cuda_runtime", "cudaDeviceSynchronize", 40, 1302, correlation=3)
+    add("cuda_runtime", "cudaLaunchKernel", 1310, 1315, correlation=4)
+    add("kernel", "gemm", 1320, 1330, device=0, stream=7, correlation=4)
+    ranks = {"backend": "nccl", "rank": 0, "world_size": 2}
+    trace = read_kineto_bytes(json.dumps({"distributedInfo": ranks, "traceEvents": events}).encode())
+    durations_ns = np.where(trace.device.duration_ns == 1_000_000, 500_000, trace.device.duration_ns)
+    assert Retiming(trace).retimed(durations_ns).device.start_ns.max() == start_us * 1000

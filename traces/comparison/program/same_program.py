@@ -46,14 +46,13 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
     sides = (recorded, recorded_steps), (other, other_steps)
     launched = _launched(*sides)
     verdict = _compared(*sides, *device_ops.alike_nested(*launched, nesting=device_ops.Nesting.WITHOUT_PARTS))
-    for nesting in (device_ops.Nesting.SHARED, device_ops.Nesting.INNERMOST):
+    # Some PyTorch releases add biases in a separate op.
+    nestings = device_ops.Nesting.SHARED, device_ops.Nesting.INNERMOST, device_ops.Nesting.SHARED
+    for nesting, fuses_bias in zip(nestings, (False, False, True), strict=True):
         if verdict.sameness is Sameness.OTHER_PROGRAM:
-            again = _compared(*sides, *device_ops.alike_nested(*launched, nesting=nesting))
+            nested = device_ops.alike_nested(*launched, nesting=nesting)
+            again = _compared(*sides, *(map(device_ops.with_fused_bias, nested) if fuses_bias else nested))
             verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
-    if verdict.sameness is Sameness.OTHER_PROGRAM:  # Some PyTorch releases add biases in a separate op
-        nested = device_ops.alike_nested(*launched, nesting=device_ops.Nesting.SHARED)
-        again = _compared(*sides, *map(device_ops.with_fused_bias, nested))
-        verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
     if verdict.sameness is Sameness.OTHER_PROGRAM:
         verdict = otherwise_parallel(launched, partial(_compared, *sides)) or verdict
     if verdict.sameness is Sameness.OTHER_PROGRAM:  # Mixed precision adds casts.
