@@ -275,6 +275,26 @@ def test_a_common_batch_option_is_found_in_the_script_source(script: Any, tmp_pa
     assert ran.batches == [8, 4]
 
 
+@pytest.mark.parametrize(
+    ("words", "source", "second"),
+    [
+        ("--lr=8 --batchSize 8", "", "--lr=8 --batchSize 4"),
+        ("data.train_batch_size=8", "", "data.train_batch_size=4"),
+        ("--bs 8", "'--batch-size'", "--bs 4"),  # an option that was given is preferred
+        ("", "'--batch-max' '--testBatchSize' '--batchSize'", "--batchSize 4"),
+        ("", "'-b' '--batch' '--batch_size'", "--batch_size 4"),
+        ("", "'-b', '--BATCH'", "--BATCH 4"),
+    ],
+)
+def test_the_batch_option_is_recognized_by_its_name_in_any_spelling(
+    script: Any, tmp_path: Path, words: str, source: str, second: str
+) -> None:
+    ran = script()
+    (tmp_path / "train.py").write_text(source)
+    run(FitOptions([str(tmp_path / "train.py"), *words.split()], "v100-sxm2-16gb"))
+    assert [" ".join(one[1:]) for one in ran.words] == [words, second]
+
+
 def test_a_common_option_name_in_a_comment_is_ignored(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

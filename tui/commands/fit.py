@@ -49,11 +49,8 @@ from tui.running.ranks import require_ranks
 from tui.terminal import is_verbose, terminal_style
 from tui.text.fit import CardFacts, CardFit, Need, OtherMemory, fit_lines
 
-# usual names of the batch-size option
-_BATCH_OPTIONS = (
-    *("--batch-size", "--batch_size", "--batchsize", "--train-batch-size", "--train_batch_size"),
-    *("--per_device_train_batch_size", "--batch", "--bs", "-b"),
-)
+# usual names of the batch-size option in lower case, without dashes and underscores; if a script has several, the first is used
+_BATCH_NAMES = "batchsize", "trainbatchsize", "perdevicetrainbatchsize", "batchsizepergpu", "batch", "bs", "b"
 _ROOM_BYTES = 1 << 50  # memory of the virtual GPU
 _TAIL_LINES = 5  # lines of a failed script's output to show
 
@@ -291,11 +288,18 @@ def _fit(logs: Sequence[RequestLog], capacity: Capacity, card: Card) -> bool:
 
 
 def _usual_option(words: Sequence[str]) -> str:
-    if given := next((option for option in _BATCH_OPTIONS if _given(words, option) is not None), ""):
+    """Return the batch-size option in the command, such as "--batchSize" or "data.batch_size", or in the script's source."""
+    options = [word.partition("=")[0] for word in words[1:] if word.startswith("-") or "=" in word]
+    if given := _batch_option([option for option in options if _given(words, option) is not None]):
         return given
     script = Path(words[0])
     text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
-    return next((option for option in _BATCH_OPTIONS if f'"{option}"' in text or f"'{option}'" in text), "")
+    return _batch_option(re.findall(r"""["'](--?[A-Za-z][\w-]*)["']""", text))
+
+
+def _batch_option(options: Sequence[str]) -> str:
+    names = {re.sub("[-_]", "", option.rpartition(".")[2].lower()): option for option in reversed(options)}
+    return next((names[name] for name in _BATCH_NAMES if name in names), "")
 
 
 def _given(words: Sequence[str], option: str) -> str | None:
