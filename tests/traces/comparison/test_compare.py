@@ -15,7 +15,7 @@ import pytest
 
 from tests.replayer.compiled.handmade_recording import recording as compiled_recording
 from tests.traces.comparison.test_changed_ops import recording
-from tests.traces.figures.test_pace import of_lengths, with_long_steps
+from tests.traces.figures.test_pace import Work, a_trace, of_lengths, with_long_steps
 from tests.traces.handmade import MS, US, Call, calls, phase_grained, replay_of, training
 from traces.comparison.changed_ops import ChangeLists, Changes, changes
 from traces.comparison.compare import compare, have_same_stream_numbers, pair_streams
@@ -186,6 +186,7 @@ def test_mean_step_times_are_compared_if_step_times_vary_a_lot() -> None:
     assert (result.steps.recorded_median_ns, result.steps.recorded_mean_ns) == (100 * US, 140 * US)
     assert result.steps.error == 0.0 and result.within_tolerance is True
     assert explain(result).delta_ns == 0
+    assert result.problems == Both([], [])  # the means are compared, so their difference from the medians is no problem
     assert [of.value for of in check({"step_time_change": 0.0, "compute_time": 0.0}, result).checks] == [0.0, 120 * US]
     assert "step time (mean)" in diff_text(result, "a", "b", details=False)
     steps = result.to_json()["steps"]
@@ -466,6 +467,14 @@ def test_if_kernels_are_missing_steps_may_be_longer_but_not_shorter(stretch: flo
     assert (found.verdict.same, found.within_tolerance) == (True, within)
     assert verdict_sentences(found)[0][0].startswith("NOT JUDGED" if within is None else "FAIL")
     assert compare(trace, whole).within_tolerance is within
+
+
+def test_the_gpu_busy_time_is_the_time_of_the_rank_with_the_most_gpu_work() -> None:
+    """GIVEN two ranks whose kernels take 2 ms and 5 ms in each step THEN the GPU busy time of a step is 5 ms."""
+    steps = [(0, 10), (10, 20), (0, 10), (10, 20)]
+    work = [Work(at + 1, at + 2, at + 2 + (2, 5)[rank], device=rank) for rank in (0, 1) for at in (0, 10)]
+    trace = a_trace(steps, work, ranks=[0, 0, 1, 1], devices=[0, 1])
+    assert compare(trace, trace).gpu_busy.recorded_median_ns == 5 * MS
 
 
 def test_phases_are_compared_by_means_if_steps_are_compared_by_means() -> None:

@@ -104,6 +104,15 @@ def test_matching_kernels_in_swapped_order_are_marked_as_out_of_order() -> None:
     assert len(kept) == len(first.device) - 1
 
 
+def test_kernel_order_is_compared_within_each_step() -> None:
+    """GIVEN two equal traces WHEN the second step of one trace runs before its first step THEN the kernels of each step still
+    run in the same order."""
+    first, second = training(steps=2), training(steps=2)
+    found = found_in(first, second)
+    second.device.start_ns[found.second[found.step == 1]] -= 1000 * US
+    assert sorted(pairs_in_same_order(found, first, second).tolist()) == list(range(len(first.device)))
+
+
 def test_kernel_order_is_compared_only_for_the_lowest_rank() -> None:
     first, second = training(steps=2), training(steps=2)
     for trace in (first, second):

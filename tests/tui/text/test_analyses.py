@@ -8,6 +8,7 @@ import pytest
 
 from traces.analyses.analyse import Analyses
 from traces.analyses.communication import Communication
+from traces.analyses.critical_path import PathSums
 from traces.analyses.idle import IdleReason, IdleTime
 from traces.analyses.launches import StreamLaunches
 from traces.analyses.modules import ModuleTime
@@ -106,6 +107,22 @@ def test_the_table_of_rates_says_for_how_much_gpu_time_rates_are_known() -> None
     partly = OpRates("add", "", "", 2, 4 * MS, None, 8, None, None, 4.0, None, False, bytes_ns=2 * MS)
     table = table_named("Achieved rates", with_modules(rates=(partly, unknown)))
     assert table.title == "Achieved rates by kind of op (known for 40.0 % of GPU time)"
+
+
+@pytest.mark.parametrize(
+    ("slowed", "title"),
+    [
+        ([False], "Critical path of step 7, 3.0 ms"),
+        ([True], "Critical path of profiled step 7, 3.0 ms"),
+        ([False, False], "Critical path of a step, 3.0 ms -> 3.0 ms"),
+        ([True, False], "Critical path of a step, 3.0 ms (profiled) -> 3.0 ms"),
+        ([False, True], "Critical path of a step, 3.0 ms -> 3.0 ms (profiled)"),
+        ([True, True], "Critical path of a profiled step, 3.0 ms -> 3.0 ms"),
+    ],
+)
+def test_the_title_of_a_critical_path_says_which_steps_were_profiled(slowed: list[bool], title: str) -> None:
+    paths = [PathSums(7, 0, 3 * MS, {"kernel": 3 * MS}, {"mm": 3 * MS}, is_slowed) for is_slowed in slowed]
+    assert table_named("Critical path", *(replace(with_modules(), critical_path=path) for path in paths)).title == title
 
 
 def with_modules(*modules: ModuleTime, idle: dict[str, IdleTime] | None = None, rates: tuple[OpRates, ...] = ()) -> Analyses:
