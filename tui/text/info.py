@@ -421,7 +421,7 @@ def collective_rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
 def _collectives(summary: Summary, width: int) -> list[str]:
     exposure = exposure_sentence(summary.communication)
     lines = table(*collective_rows(summary), width=width, indent=2)
-    return [*lines, "  " + fit(exposure, width - 2)] if exposure else lines
+    return [*lines, fit("  " + exposure, width)] if exposure else lines
 
 
 def _recorder(summary: Summary, width: int) -> list[str]:

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.traces.handmade import Call, data_parallel, phase_grained, replay_of, training
+from tests.traces.handmade import MS, Call, data_parallel, phase_grained, replay_of, training
 from tests.tui.goldens import assert_golden
+from traces.analyses.communication import Communication
 from traces.analyses.idle import IdleCall
 from traces.analyses.launches import LOADED, LongLaunches
 from traces.analyses.stragglers import RankLateness, similar_ranks
@@ -62,6 +63,18 @@ def test_info_on_a_data_parallel_recording_lists_stages_and_collectives() -> Non
     scale = {"forward": 0.8, "backward": 0.75, "optimizer": 1.0}
     trace.runs[0] = replace(trace.runs[0], clean=CleanSteps(3, 100_000, 125_000, 1.25), host_scale=scale)
     assert_golden("info_data_parallel", info_text(summarize(trace), "dp.msgpack"))
+
+
+def test_the_line_of_exposed_communication_is_cut_only_if_it_is_too_long() -> None:
+    communication = Communication((), 4 * MS, 12 * MS, steps=2, exposed_per_step_ns=2 * MS, hidden_per_step_ns=6 * MS)
+    summary = replace(summarize(data_parallel()), communication=communication)
+
+    def line(width: int) -> str:
+        return next(of for of in info_text(summary, "t", width=width).splitlines() if of.startswith("  exposed"))
+
+    whole = line(200)
+    assert len(whole) < 200 and "…" not in whole and line(len(whole)) == whole
+    assert line(len(whole) - 1) == whole[:-2] + "…"
 
 
 def test_info_ignores_header_fields_with_unexpected_types() -> None:
