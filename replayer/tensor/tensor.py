@@ -280,8 +280,11 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             require(source.is_contiguous(), "passed in tensor to be used as storage must be contiguous")
             source = source.untyped_storage()
         storage = getattr(source, "_untyped_storage", source)
-        if isinstance(storage, torch.UntypedStorage) and storage.device != self.device:
-            raise other_device(self, storage)
+        if isinstance(storage, torch.UntypedStorage):
+            is_free = not (torch.is_grad_enabled() and self.requires_grad and self.is_leaf)
+            require(is_free, "a leaf Variable that requires grad is being used in an in-place operation.")
+            if storage.device != self.device:
+                raise other_device(self, storage)
         if not isinstance(storage, VirtualStorage):
             empty: TorchAny = super().set_
             made: Self = empty() if source is None else empty(source)
@@ -290,6 +293,9 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         if storage is not source:
             on_meta = torch.storage.TypedStorage(wrap_storage=on_meta, dtype=source.dtype, _internal=True)
         like = torch.empty(0, dtype=self.dtype, device="meta").set_(on_meta, *layout, **options)  # raises PyTorch's errors
+        stride = layout[2] if len(layout) > 2 else options.get("stride", ())
+        if min(stride, default=0) < 0:  # a meta tensor accepts a negative stride
+            torch.empty_strided(like.shape, stride, device="cpu")  # raises PyTorch's error
         storage.resize_(like.untyped_storage().nbytes())
         meta = self.tensor_meta
         placed = tuple(like.shape), like.stride(), int(like.storage_offset())

@@ -581,6 +581,7 @@ def test_set_accepts_a_layout_and_enlarges_a_storage_that_is_too_small() -> None
     [
         ((-1, (2,), (1,)), "Tensor: invalid storage offset -1"),
         ((0, (2,), (1, 1)), r"unequal size length \(1\) and stride length \(2\)"),
+        ((0, (2,), (-1,)), r"Storage size calculation overflowed with sizes=\[2\] and strides=\[-1\]"),
     ],
 )
 def test_set_rejects_an_invalid_layout(layout: Any, text: str) -> None:
@@ -594,6 +595,16 @@ def test_set_rejects_an_invalid_layout(layout: Any, text: str) -> None:
         torch.empty(0, device="cuda:1").set_(y.untyped_storage())
     with pytest.raises(RuntimeError, match='device "cuda:0" to a storage on different device "cpu"'):
         x.new(torch.ones(2).untyped_storage())
+
+
+def test_set_rejects_a_storage_for_a_leaf_that_requires_grad() -> None:
+    use()
+    leaf: Any = torch.ones(2, device="cuda", requires_grad=True)
+    storage = torch.ones(3, device="cuda").untyped_storage()
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad is being used in an in-place operation"):
+        leaf.set_(storage)
+    with torch.no_grad():
+        assert leaf.set_(storage).shape == (3,)
 
 
 class Named(torch.Tensor):
