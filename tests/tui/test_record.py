@@ -45,6 +45,12 @@ def test_record_merges_the_partial_files_into_one(place: Path, capsys: pytest.Ca
     assert "trace: wrote x.msgpack" in capsys.readouterr().err
 
 
+def test_record_deletes_the_file_that_the_profiler_leaves_on_a_full_disk(place: Path) -> None:
+    (place / "x.msgpack.4711.profile.json.tmp").touch()
+    assert run(TRAIN) == 0
+    assert os.listdir(place) == ["x.msgpack"]
+
+
 def test_record_names_the_signal_that_killed_the_script(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

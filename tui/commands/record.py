@@ -127,7 +127,8 @@ def _conclude(record: RecordOptions, output: Path, parts: list[_ProcessFiles], r
             save(trace, output)
             for part in parts:
                 part.path.unlink()
-                for profile in part.profiles:
+                # On a full disk, the profiler leaves a file `.json.tmp`.
+                for profile in part.path.parent.glob(f"{glob.escape(part.path.stem)}.profile*.json*"):
                     profile.unlink(missing_ok=True)
     if is_brief:
         return
