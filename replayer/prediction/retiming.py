@@ -93,10 +93,11 @@ def _play(
     launched = active(index.launched_ns).tolist()
     recorded_end = trace.device.end_ns[work]
     new_end = np.zeros(len(work), dtype=np.int64)
-    waits = sorted({*zip(index.wait_start.tolist(), index.wait_end.tolist(), index.awaited.tolist(), strict=True)})
+    of_waits = index.wait_start, index.wait_end, index.awaited, index.waits_for_device
+    waits = sorted({*zip(*(column.tolist() for column in of_waits), strict=True)})
     if loading != 1:
-        waits = sorted([*waits, *((time, time, _MARK) for time in (*loads.start_ns.tolist(), *loads.end_ns.tolist()))])
-    wait_active = active(np.array([start for start, _, _ in waits], dtype=np.int64)).tolist()
+        waits = sorted([*waits, *((time, time, _MARK, False) for time in (*loads.start_ns.tolist(), *loads.end_ns.tolist()))])
+    wait_active = active(np.array([start for start, *_ in waits], dtype=np.int64)).tolist()
     waited, at = 0, 0
     ready: dict[tuple[int, int], int] = {}
     queues: dict[tuple[int, int], list[int]] = {}
@@ -108,7 +109,7 @@ def _play(
     )  # fmt: skip
     for i, (active_ns, launch_ns, latency_ns, gap_ns, edge, edge_gap_ns, ordinal, stream, duration_ns) in enumerate(columns):
         while at < len(waits) and waits[at][1] <= launch_ns and waits[at][0] < launch_ns:
-            waited = _wait(host, waits[at], wait_active[at], waited, recorded_end[:i], new_end[:i])
+            waited = _wait(host, waits[at], wait_active[at], waited, recorded_end[:i], new_end[:i], index.ordinals)
             at += 1
         track = ordinal, stream
         queue = queues.setdefault(track, [])
@@ -128,7 +129,7 @@ def _play(
         new_end[i] = ready[track] = starts_ns + duration_ns
         queue.append(starts_ns + duration_ns)
     for rest in range(at, len(waits)):
-        waited = _wait(host, waits[rest], wait_active[rest], waited, recorded_end, new_end)
+        waited = _wait(host, waits[rest], wait_active[rest], waited, recorded_end, new_end, index.ordinals)
     host.add(last_ns, int(active(np.array([last_ns]))[0]) + waited)
     return host
 
@@ -143,9 +144,10 @@ def _loads(trace: Trace, rank: int) -> Intervals:
 
 
 def _wait(
-    host: _HostTime, wait: tuple[int, int, int], active_ns: int, waited_ns: int, recorded_end: Column, new_end: Column
-) -> int:
-    start_ns, end_ns, awaited = wait
+    host: _HostTime, wait: tuple[int, int, int, bool], active_ns: int, waited_ns: int,
+    recorded_end: Column, new_end: Column, devices: Column,
+) -> int:  # fmt: skip
+    start_ns, end_ns, awaited, waits_for_device = wait
     begun_ns = active_ns + waited_ns
     ended_ns = begun_ns
     if awaited == _MARK:
@@ -155,6 +157,9 @@ def _wait(
     if awaited != NONE and awaited < len(recorded_end):
         # A copy may end after the CUDA call has returned.
         ended_ns = max(begun_ns, int(new_end[awaited]) + end_ns - int(recorded_end[awaited]))
+        if waits_for_device:
+            # Another kernel or copy of the GPU may end last now.
+            ended_ns = max(ended_ns, int(new_end[done[devices[done] == devices[awaited]]].max(initial=0)))
     elif len(done):
         last = done[recorded_end[done].argmax()]
         after_ns = end_ns - int(recorded_end[last])

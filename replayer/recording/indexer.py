@@ -53,6 +53,7 @@ from traces.figures.measure import clean_steps, copies_of_hooks, launch_phases
 from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes
+from traces.names.device_names import WAITS_FOR_ALL
 from traces.names.equivalent_ops import canonical_op
 from traces.script.phase_rule import ASIDE, READ, op_class
 
@@ -157,13 +158,16 @@ class RecordingIndexer:
         waited_ns = starts_ns - np.append(ends_ns, 0)[before]
         place_of[self.communication] = np.where(waited_ns <= constants.EDGE_EXPLAINS_NS, before, NONE)
         awaited = [place_of[waits.work]]
+        of_device = [trace.strings.matching(host.name[waits.call], WAITS_FOR_ALL.search)]
         for calls, room_ns in self._launches():
             full = room_ns > host.start_ns[calls]
             starts.append(host.start_ns[calls[full]])
             ends.append(np.minimum(host.end_ns[calls[full]], room_ns[full]))
             awaited.append(np.full(int(full.sum()), NONE))
+            of_device.append(np.zeros(int(full.sum()), dtype=bool))
         start, end = np.concatenate(starts), np.concatenate(ends)
         self.wait_start, self.wait_end, self.awaited = start, np.maximum(start, end), np.concatenate(awaited)
+        self.waits_for_device = np.concatenate(of_device)  # waits for all work of a GPU
         self.blocked = Intervals(self.wait_start, self.wait_end)  # Overlapping waits of several threads count once.
 
     def _copying_calls(self) -> Column:

@@ -21,6 +21,7 @@ _VENDOR = rf"(?:{'|'.join(_VENDORS)})"
 GRAPH_LAUNCHES = frozenset(f"{vendor}GraphLaunch" for vendor in _VENDORS) | {"urEnqueueCommandBufferExp"}
 LAUNCH_CALL = re.compile(rf"{_VENDOR}\w*Launch\w*Kernel|{_VENDOR}GraphLaunch|(?:ur|pi)EnqueueKernelLaunch")  # launches kernels
 STARTS_WORK = re.compile(rf"{LAUNCH_CALL.pattern}|{_VENDOR}Mem(?:cpy|set)")
+WAITS_FOR_ALL = re.compile("(?:Device|Ctx)Synchronize$")  # calls that return when all work of a GPU has ended
 _MARK = re.compile("|".join([*(mark for mark in _DIRECTIONS if "2" not in mark), r"\b(?:[MH]2D|D2[MHD])\b"]))
 
 

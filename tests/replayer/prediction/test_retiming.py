@@ -11,7 +11,12 @@ import pytest
 from replayer.cost_model.constants import WAIT_FOLLOWED_NS
 from replayer.prediction.retiming import Retiming, _HostTime, _wait
 from traces.kineto import read_kineto_bytes
-from traces.model.trace import NONE
+from traces.model.trace import NONE, Column
+
+
+def ends(new_end_ns: int) -> tuple[Column, Column, Column]:
+    """Return the recorded end, the new end and the GPU of a single kernel."""
+    return np.array([100_000]), np.array([new_end_ns]), np.zeros(1, dtype=np.int64)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +41,7 @@ def test_if_a_kernel_ends_later_the_wait_for_it_ends_later(start_ns: int, end_ns
     # GIVEN a kernel that ended at 100 us, and a host that begins to wait 5 us late
     host = _HostTime()
     host.add(0, 0)
-    delay = _wait(host, (start_ns, end_ns, NONE), start_ns, 5_000, np.array([100_000]), np.array([new_end_ns]))
+    delay = _wait(host, (start_ns, end_ns, NONE, False), start_ns, 5_000, *ends(new_end_ns))
     assert delay == delay_ns
     # THEN the host continues with the delay of the wait
     begun_ns = start_ns + 5_000
@@ -45,7 +50,7 @@ def test_if_a_kernel_ends_later_the_wait_for_it_ends_later(start_ns: int, end_ns
 
 def test_a_wait_for_a_known_kernel_keeps_its_recorded_delay_after_the_kernel() -> None:
     def delay_ns(awaited: int, new_end_ns: int) -> int:
-        return _wait(_HostTime(), (60_000, 98_000, awaited), 60_000, 5_000, np.array([100_000]), np.array([new_end_ns]))
+        return _wait(_HostTime(), (60_000, 98_000, awaited, False), 60_000, 5_000, *ends(new_end_ns))
 
     assert delay_ns(0, 150_000) == 5_000 + 148_000 - 65_000
     assert delay_ns(0, 10_000) == 5_000
@@ -96,4 +101,30 @@ def test_a_wait_for_a_collective_ends_later_if_the_kernel_before_the_collective_
     ranks = {"backend": "nccl", "rank": 0, "world_size": 2}
     trace = read_kineto_bytes(json.dumps({"distributedInfo": ranks, "traceEvents": events}).encode())
     durations_ns = np.where(trace.device.duration_ns == 1_000_000, 500_000, trace.device.duration_ns)
+    assert Retiming(trace).retimed(durations_ns).device.start_ns.max() == start_us * 1000
+
+
+@pytest.mark.parametrize(
+    ("call", "copying_gpu", "start_us"),
+    [("cudaDeviceSynchronize", 0, 812), ("cudaStreamSynchronize", 0, 512), ("cudaDeviceSynchronize", 1, 512)],
+)
+def test_a_wait_for_a_gpu_ends_with_the_work_of_this_gpu_that_ends_last(call: str, copying_gpu: int, start_us: int) -> None:
+    """GIVEN a kernel from 20 us to 1020 us and a copy from 30 us to 800 us WHEN the kernel takes 480 us THEN a wait for the GPU
+    ends with the copy, and a wait for the kernel's stream ends with the kernel. The host continues 2 us later, and the next
+    kernel starts 10 us after its launch."""
+    events: list[dict[str, Any]] = []
+
+    def add(category: str, name: str, start_us: int, end_us: int, **args: int) -> None:
+        at = {"ts": start_us, "dur": end_us - start_us, "pid": 1, "tid": 1}
+        events.append({"ph": "X", "cat": category, "name": name, "args": args, **at})
+
+    add("cuda_runtime", "cudaLaunchKernel", 0, 10, correlation=1)
+    add("kernel", "gemm", 20, 1020, device=0, stream=7, correlation=1)
+    add("cuda_runtime", "cudaMemcpyAsync", 12, 20, correlation=2)
+    add("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 30, 800, device=copying_gpu, stream=9, correlation=2, bytes=1 << 20)
+    add("cuda_runtime", call, 40, 1022, correlation=3)
+    add("cuda_runtime", "cudaLaunchKernel", 1022, 1027, correlation=4)
+    add("kernel", "gemm", 1032, 1040, device=0, stream=7, correlation=4)
+    trace = read_kineto_bytes(json.dumps({"traceEvents": events}).encode())
+    durations_ns = np.where(trace.device.duration_ns == 1_000_000, 480_000, trace.device.duration_ns)
     assert Retiming(trace).retimed(durations_ns).device.start_ns.max() == start_us * 1000

@@ -52,11 +52,10 @@ from traces.kineto.spans.repeated_events import each_event_once
 from traces.kineto.spans.shapes import Shapes
 from traces.kineto.spans.thread_roles import roles_of
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Strings, Thread
-from traces.names.device_names import GRAPH_LAUNCHES
+from traces.names.device_names import GRAPH_LAUNCHES, WAITS_FOR_ALL
 from traces.names.launch_configs import config_text
 from traces.names.profiler_json import ProfilerJson
 
-_WAIT_FOR_ALL = re.compile("(?:Device|Ctx)Synchronize$")  # calls that return when all work of a GPU has ended
 _COPY_TO_PAGEABLE = re.compile(r"Memcpy DtoH \(Device -> Pageable\)")  # the call of such a copy waits for the copy
 _OUTER = {HostKind.PYTHON: 0, HostKind.ANNOTATION: 1, HostKind.OP: 2, HostKind.RUNTIME: 3, HostKind.OTHER: 4}
 _OTHER_STREAMS = ("xpu_", "mtia_", "privateuse1_")
@@ -333,7 +332,7 @@ def _with_launches(
         _count(problems, "kernel-before-launch", (early_ns > 0) & (early_ns <= CLOCKS_APART_NS))
         if late := launches_on_idle_devices(spans, host.spans.end_ns):
             problems["clocks-late"] += late
-        waits = (host.spans.kind == HostKind.RUNTIME) & strings.matching(host.spans.name, _WAIT_FOR_ALL.search)
+        waits = (host.spans.kind == HostKind.RUNTIME) & strings.matching(host.spans.name, WAITS_FOR_ALL.search)
         # A CUDA call that launches a graph does not wait for the copies in the graph.
         of_graph = strings.matching(host.spans.name[spans.launch], GRAPH_LAUNCHES.__contains__)
         copies = strings.matching(spans.name, _COPY_TO_PAGEABLE.match) & ~of_graph
