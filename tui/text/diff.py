@@ -191,7 +191,7 @@ def warning_sentences(comparison: Comparison) -> list[str]:
     if not comparison.replay:
         sentences += loading_sentences(comparison) + compiling_sentences(comparison)
     sentences += comparison.estimate_sentences() + memory_sentences(comparison.memory) + event_sentences(comparison)
-    sentences += _memory_differs(comparison)
+    sentences += _differs_unjudged(comparison)
     lags = zip(names, comparison.paces, comparison.bottlenecks, strict=True)
     sentences += [text for name, pace, of in lags if (text := lag_sentence(pace, of, f"The GPU of {name}"))]
     if _has_only_phases(comparison):
@@ -228,13 +228,27 @@ def warning_sentences(comparison: Comparison) -> list[str]:
     return sentences
 
 
-def _memory_differs(comparison: Comparison) -> list[str]:
+def _differs_unjudged(comparison: Comparison) -> list[str]:
     if not comparison.within_tolerance:
         return []
     both = (of.compared_bytes for of in comparison.memory.values())
     errors = [b / a - 1 for a, b in both if a and b is not None]
     most = max(errors, key=abs, default=0.0)
-    return [f"Memory is not judged, but differs by {error_text(most)}."] if abs(most) > comparison.tolerance else []
+    sentences = [f"Memory is not judged, but differs by {error_text(most)}."] if abs(most) > comparison.tolerance else []
+    evaluation = _evaluation(comparison)
+    if evaluation is not None and abs(error := evaluation.error or 0.0) > comparison.tolerance:
+        noise = ", which may be noise" if abs(error) <= (evaluation.average_noise or 0.0) else ""
+        sentences.append(f"Evaluation batches are not judged, but differ by {error_text(error)}{noise}.")
+    return sentences
+
+
+def _evaluation(comparison: Comparison) -> Spread | None:
+    """Return the times of evaluation batches, or None if they already count as steps because neither trace trains."""
+    if comparison.evaluation is None:
+        return None
+    of, training = comparison.evaluation.steps, comparison.steps
+    both = (of.recorded_ns, training.recorded_ns), (of.replayed_ns, training.replayed_ns)
+    return None if all(own in (None, of_training) for own, of_training in both) else of
 
 
 def estimate_sentences(comparison: Comparison) -> list[str]:
@@ -367,14 +381,8 @@ class _DiffPage:
         return lines
 
     def evaluation(self) -> list[list[str]]:
-        spread = None if self.of.evaluation is None else self.of.evaluation.steps
-        if spread is None:
-            return []
-        medians = (spread.recorded_ns, spread.replayed_ns)
-        of_training = self.of.steps.recorded_ns, self.of.steps.replayed_ns
-        if all(of in (None, own) for of, own in zip(medians, of_training, strict=True)):
-            return []  # without training, evaluation batches already count as steps
-        return [[spread.label("evaluation batch"), *time_cells(spread.recorded_ns, spread.replayed_ns)]]
+        of = _evaluation(self.of)
+        return [] if of is None else [[of.label("evaluation batch"), *time_cells(of.recorded_ns, of.replayed_ns)]]
 
     def phases(self) -> list[str]:
         if self.of.host_phases_comparable:

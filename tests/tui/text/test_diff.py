@@ -15,9 +15,10 @@ from tests.tui.goldens import assert_golden
 from traces.analyses.launches import LOADED, LongLaunches
 from traces.comparison.changed_ops import NameChange
 from traces.comparison.compare import compare
-from traces.comparison.comparison_figures import Both, Comparison, ValueReads
+from traces.comparison.comparison_figures import Both, Comparison, Evaluation, ValueReads
 from traces.compiled.region_figures import CompiledFigures
 from traces.figures.bottleneck import PaceLimit
+from traces.figures.spread import NOTHING
 from traces.format.trace_file import load
 from traces.library import find
 from traces.model.trace import STEP_MARKS, StepKind, Trace
@@ -215,6 +216,26 @@ def test_diff_shows_data_parallel_stages_on_the_host_and_on_the_gpu() -> None:
         assert gather in map(str.strip, shown["gather"])
         assert replica in map(str.strip, shown["parallel_apply (cuda:1)"])
     assert "Parts of" not in _text(a_replay())
+
+
+@pytest.mark.parametrize(
+    ("evaluation_ns", "noise", "sentence"),
+    [
+        (106, 0.05, "Evaluation batches are not judged, but differ by +6.0 %."),
+        (94, 0.061, "Evaluation batches are not judged, but differ by -6.0 %, which may be noise."),
+        (104, 0.0, ""),
+    ],
+)
+def test_evaluation_batches_are_named_if_they_differ_although_the_verdict_is_pass(
+    evaluation_ns: int, noise: float, sentence: str
+) -> None:
+    found = compare(training(steps=5), training(steps=5))
+    spread = replace(NOTHING, recorded_median_ns=100, replayed_median_ns=evaluation_ns, average_noise=noise)
+    spread = replace(spread, error=evaluation_ns / 100 - 1)
+    found = replace(found, evaluation=Evaluation(Both(4, 4), spread, spread))
+    assert found.within_tolerance and found.tolerance == 0.05
+    assert [of for of in warning_sentences(found) if "Evaluation" in of] == [sentence] * bool(sentence)
+    assert not any("Evaluation" in of for of in warning_sentences(replace(found, within_tolerance=False)))
 
 
 def test_diff_shows_no_evaluation_row_if_all_steps_are_inference_steps() -> None:
