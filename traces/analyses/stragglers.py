@@ -86,34 +86,50 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 
 
 class RankGroups(NamedTuple):
-    """Divides the ranks of a job into two groups: ranks that differ from most ranks, and ranks with similar times."""
+    """Lists the ranks that are shown first, each by itself, and the groups of ranks with similar times and similar work. One
+    rank stands for the other ranks of its group."""
 
     first: tuple[int, ...] = ()
-    similar: tuple[int, ...] = ()
+    similar: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def omitted(self) -> list[int]:
+        return sorted(chain.from_iterable(group[1:] for group in self.similar))
 
 
 def rank_groups(*traces: Trace) -> RankGroups:
+    """Compare each rank with the median rank. The ranks that differ from it are compared with each other in the same way."""
     ranks = traces[0].ranks
     if len(ranks) <= _FEW_SIMILAR:
         return RankGroups()
-    first = [rank for rank in dict.fromkeys(chain.from_iterable(map(_standing_out, traces))) if rank in ranks] or ranks[:1]
-    similar = tuple(rank for rank in ranks if rank not in set(first))
-    return RankGroups(tuple(first), similar if len(similar) > _FEW_SIMILAR else ())
+    found = [(stragglers(trace), _events_of_ranks(trace)) for trace in traces]
+    first = rest = _standing_out(ranks, found) or ranks[:1]
+    groups = [tuple(rank for rank in ranks if rank not in set(first))]
+    while groups[-1] and len(rest) > _FEW_SIMILAR:
+        others = _standing_out(rest, found)
+        groups.append(tuple(sorted(set(rest) - set(others))))
+        rest = others
+    similar = tuple(group for group in groups if len(group) > _FEW_SIMILAR)
+    return RankGroups(tuple(rank for rank in first if not any(rank in group for group in similar)), similar)
 
 
-def _standing_out(trace: Trace) -> list[int]:
-    found = stragglers(trace)
-    similar = set(_with_similar_work(trace, similar_ranks(found) if found else trace.ranks))
-    return [rank for rank in dict.fromkeys([*(of.rank for of in found), *trace.ranks]) if rank not in similar]
+def _standing_out(ranks: Sequence[int], found: Sequence[tuple[list[RankLateness], Counter[int]]]) -> list[int]:
+    apart = list[int]()
+    for lateness, events in found:
+        late = [of for of in lateness if of.rank in set(ranks)]
+        similar = similar_ranks(late) if late else ranks
+        usual = median_low(events[rank] for rank in similar) if similar else 0
+        like_usual = {rank for rank in similar if abs(events[rank] - usual) <= SIMILAR_WORK * usual}
+        apart += [rank for rank in [*(of.rank for of in late), *ranks] if rank not in like_usual]
+    return [rank for rank in dict.fromkeys(apart) if rank in set(ranks)]
 
 
-def _with_similar_work(trace: Trace, ranks: Sequence[int]) -> list[int]:
+def _events_of_ranks(trace: Trace) -> Counter[int]:
     events = Counter[int]()
     of_devices = np.bincount(trace.device.device, minlength=len(trace.devices)).tolist()
     for device, count in zip(trace.devices, of_devices, strict=True):
         events[device.rank] += count
-    usual = median_low(events[rank] for rank in ranks) if ranks else 0
-    return [rank for rank in ranks if abs(events[rank] - usual) <= SIMILAR_WORK * usual]
+    return events
 
 
 def without_similar_ranks(traces: Sequence[Trace]) -> tuple[RankGroups, list[Trace]]:
@@ -122,8 +138,8 @@ def without_similar_ranks(traces: Sequence[Trace]) -> tuple[RankGroups, list[Tra
     groups = rank_groups(*traces)
     if not groups.similar or any(trace.ranks != traces[0].ranks for trace in traces):
         return groups, list(traces)
-    shown = sorted([*groups.first, groups.similar[0]])
-    return groups, [trace_of_ranks(trace, shown) for trace in traces]
+    omitted = set(groups.omitted)
+    return groups, [trace_of_ranks(trace, [rank for rank in trace.ranks if rank not in omitted]) for trace in traces]
 
 
 def without_waits(trace: Trace) -> Trace:

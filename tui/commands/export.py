@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from traces.analyses.stragglers import rank_groups
+from traces.analyses.stragglers import RankGroups, rank_groups
 from traces.chrome.export import export_chrome
 from traces.chrome.pair import export_pair
 from tui.formatting import ranges_text
@@ -32,11 +32,9 @@ def run(first: str, second: str | None, output: Path, json: bool, *, all_ranks: 
         require_suffix(output, ".json", ".json.gz")
         require_writable(output)
     trace = load_trace(first, is_lazy=True)
-    similar: tuple[int, ...] = ()
+    groups = RankGroups() if all_ranks or second is not None else rank_groups(trace)
     if second is None:
-        if not all_ranks:
-            similar = rank_groups(trace).similar
-        shown = [rank for rank in trace.ranks if rank not in similar[1:]]
+        shown = [rank for rank in trace.ranks if rank not in set(groups.omitted)]
         with working(f"writing {output}"):
             written = export_chrome(trace, output, shown)
     else:
@@ -46,13 +44,13 @@ def run(first: str, second: str | None, output: Path, json: bool, *, all_ranks: 
         with working(f"writing {target}"):
             written = [export_pair(trace, other, target, names)]
     if json:
-        print(json_text(ExportFacts([str(path) for path in written], [*similar[1:]])))
+        print(json_text(ExportFacts([str(path) for path in written], groups.omitted)))
     else:
         files = ", ".join(map(str, written))
         if len(written) > _MOST_NAMED:
             files = f"{written[0]} to {written[-1]} ({len(written)} files)"
         say(f"wrote {files}; open {'it' if len(written) == 1 else 'each file'} in ui.perfetto.dev or chrome://tracing")
-        if similar:
-            left_out = ranges_text(similar[1:])
-            say(f"ranks {left_out} were not written, because they are similar to rank {similar[0]}; --all-ranks writes them")
+        for kept, *omitted in groups.similar:
+            left_out = ranges_text(omitted)
+            say(f"ranks {left_out} were not written, because they are similar to rank {kept}; --all-ranks writes them")
     return 0

@@ -42,10 +42,15 @@ def report_of(named: Sequence[tuple[str, Trace]], tolerance: float = 0.05, *, al
     if not all_ranks:
         ranks, traces = without_similar_ranks(traces)
     if traces[0] is not named[0][1]:
-        kept, *omitted = ranks.similar
-        note = (
-            f"All figures are those of ranks {ranges_text(traces[0].ranks)}. Ranks {ranges_text(omitted)} are omitted, because"
-            f" they are similar to rank {kept}. Use --all-ranks for the figures of all ranks."
+        note = " ".join(
+            [
+                f"All figures are those of ranks {ranges_text(traces[0].ranks)}.",
+                *(
+                    f"Ranks {ranges_text(omitted)} are omitted, because they are similar to rank {kept}."
+                    for kept, *omitted in ranks.similar
+                ),
+                "Use --all-ranks for the figures of all ranks.",
+            ]
         )
     return report_html([NamedTrace(name, trace) for (name, _), trace in zip(named, traces, strict=True)], tolerance, note)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +102,38 @@ def test_a_rank_with_different_work_is_shown_separately(kernels: int, first: tup
     of_each = [kernels if rank == 5 else 10 for rank in range(12)]
     trace.device = DeviceSpans.of(device=np.repeat(range(12), of_each), start_ns=np.arange(sum(of_each)))
     order = rank_groups(trace)
-    assert order.first == first and len(order.similar) == similar
+    assert order.first == first and [len(group) for group in order.similar] == [similar]
+
+
+def test_each_group_of_similar_ranks_is_represented_by_one_rank() -> None:
+    """GIVEN 40 ranks, of which the odd ranks have twice as many kernels as the even ranks, and rank 7 has five times as many
+    THEN the odd ranks and the even ranks are two groups."""
+    trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(40)])
+    trace.strings.add("gemm")
+    of_each = [50 if rank == 7 else 20 if rank % 2 else 10 for rank in range(40)]
+    trace.device = DeviceSpans.of(device=np.repeat(range(40), of_each), start_ns=np.arange(sum(of_each)))
+    groups, (shown,) = without_similar_ranks([trace])
+    assert groups == RankGroups((7,), (tuple(range(0, 40, 2)), tuple(rank for rank in range(1, 40, 2) if rank != 7)))
+    assert shown.ranks == [0, 1, 7] and len(groups.omitted) == 37
+    # WHEN two traces are compared, and only the first one has different kernels THEN the groups are the same
+    other = replace(trace, device=DeviceSpans.of(device=range(40), start_ns=range(40)))
+    assert rank_groups(trace, other) == rank_groups(other, trace) == groups
+    # WHEN only eight ranks have more kernels THEN these ranks are shown separately
+    of_each = [20 if rank < 8 else 10 for rank in range(40)]
+    trace.device = DeviceSpans.of(device=np.repeat(range(40), of_each), start_ns=np.arange(sum(of_each)))
+    assert rank_groups(trace) == RankGroups(tuple(range(8)), (tuple(range(8, 40)),))
+
+
+def test_late_ranks_are_grouped_if_more_than_eight_of_them_are_equally_late() -> None:
+    """GIVEN 30 ranks, of which ranks 20 to 28 reach the all-reduce 50 us after the others, and rank 29 reaches it 200 us after
+    the others THEN the ranks 20 to 28 are a group."""
+    trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(30)])
+    name = trace.strings.add("all_reduce")
+    trace.collectives = Collectives.of(
+        rank=range(30), name=[name] * 30, group=[name] * 30, start_ns=[0] * 30, ending=[Ending.SEEN] * 30,
+        duration_ns=[(250 - (200 if rank == 29 else 50 if rank >= 20 else 0)) * US for rank in range(30)],
+    )  # fmt: skip
+    assert rank_groups(trace) == RankGroups((29,), (tuple(range(20)), tuple(range(20, 29))))
 
 
 def test_ranks_without_a_common_collective_are_not_compared() -> None:
@@ -188,10 +220,10 @@ def without_work(ranks: int) -> Trace:
 def test_more_than_eight_similar_ranks_are_represented_by_one_rank(ranks: int, similar: int, shown: int) -> None:
     """GIVEN ranks without any work THEN rank 0 is shown by itself, and all other ranks count as similar."""
     groups, (trace, same) = without_similar_ranks([without_work(ranks), without_work(ranks)])
-    assert (len(groups.similar), len(trace.ranks), len(same.ranks)) == (similar, shown, shown)
+    assert (sum(map(len, groups.similar)), len(trace.ranks), len(same.ranks)) == (similar, shown, shown)
 
 
 def test_all_ranks_are_kept_if_two_traces_have_different_ranks() -> None:
     pair = [without_work(10), without_work(11)]
     groups, (one, other) = without_similar_ranks(pair)
-    assert groups == RankGroups((0,), tuple(range(1, 10))) and [one, other] == pair
+    assert groups == RankGroups((0,), (tuple(range(1, 10)),)) and [one, other] == pair

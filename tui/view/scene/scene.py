@@ -238,7 +238,7 @@ def _same_numbers(traces: tuple[Trace, ...]) -> bool:
 
 def _paired(tracks: tuple[Tracks, ...], same_numbers: bool, ranks: RankGroups) -> tuple[SceneRow, ...]:
     place = {rank: number for number, rank in enumerate(ranks.first)}
-    similar = dict.fromkeys(ranks.similar, ranks.similar[0] if ranks.similar else None)
+    similar = {rank: group[0] for group in ranks.similar for rank in group}
 
     def position(key: TrackKey) -> tuple[int, ...]:
         of_similar = key.position == SIMILAR

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property, partial
@@ -126,12 +126,13 @@ def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
     return found
 
 
-def with_similar_ranks(tracks: Tracks, similar: Sequence[int]) -> Tracks:
-    track = tracks.get(TrackKey(TrackKind.GPU, similar[0], ALL, ALL)) if similar else None
-    if track is None:
-        return tracks
-    key = TrackKey(TrackKind.GPU, similar[0], SIMILAR, ALL)
-    return {**tracks, key: Track(f"ranks {ranges_text(similar)}: similar", track.table, lambda: track.lane)}
+def with_similar_ranks(tracks: Tracks, groups: Iterable[Sequence[int]]) -> Tracks:
+    with_folds = dict(tracks)
+    for similar in groups:
+        if (track := tracks.get(TrackKey(TrackKind.GPU, similar[0], ALL, ALL))) is not None:
+            key = TrackKey(TrackKind.GPU, similar[0], SIMILAR, ALL)
+            with_folds[key] = Track(f"ranks {ranges_text(similar)}: similar", track.table, partial(getattr, track, "lane"))
+    return with_folds
 
 
 def _merged(label: str, tracks: list[Track]) -> Track:
