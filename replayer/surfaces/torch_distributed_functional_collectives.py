@@ -17,6 +17,7 @@ Note [Functional collectives of CPU tensors]
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import ModuleType
 from weakref import WeakKeyDictionary
@@ -64,6 +65,14 @@ def _wait_at_once(funcol: TorchAny) -> None:
 
 def _for_each(one: TorchFunction) -> TorchFunction:
     return lambda self, tensors, *args: [one(self, tensor, *args) for tensor in tensors]
+
+
+def _in_one_launch(one: TorchFunction) -> TorchFunction:
+    def of_all(self: _Functional, tensors: list[torch.Tensor], *args: TorchAny) -> TorchAny:
+        *options, group = args
+        return self._coalesced(group, lambda of: [one(self, tensor, *options, of) for tensor in tensors])
+
+    return of_all
 
 
 class _Functional:
@@ -128,13 +137,8 @@ class _Functional:
     def batch_p2p_ops(
         self, names: list[str], peers: list[int], tags: list[int], tensors: list[TorchAny], group: TorchAny
     ) -> list[TorchAny]:
-        calls, group = zip(names, tensors, peers, tags, strict=True), self._group(group)
-        coalescing: TorchAny = group.coalescing() if isinstance(group, VirtualNccl) else nullcontext([])
-        with coalescing as coalesced:
-            results = [getattr(self, name)(tensor, peer, tag, group) for name, tensor, peer, tag in calls]
-        for work in coalesced:
-            results = [self._begun(tensor, work) for tensor in results]
-        return results
+        calls = zip(names, tensors, peers, tags, strict=True)
+        return self._coalesced(group, lambda of: [getattr(self, name)(*args, of) for name, *args in calls])
 
     def shard_dim_alltoall(self, tensor: torch.Tensor, gather_dim: int, shard_dim: int, group: TorchAny) -> TorchAny:
         group = self._group(group)
@@ -145,10 +149,19 @@ class _Functional:
         return received.movedim(0, gather_dim).flatten(gather_dim, gather_dim + 1)
 
     wait_tensors = _for_each(wait_tensor)
-    all_reduce_coalesced = _for_each(all_reduce)
-    all_reduce_coalesced_ = _for_each(all_reduce_)
-    all_gather_into_tensor_coalesced = _for_each(all_gather_into_tensor)
-    reduce_scatter_tensor_coalesced = _for_each(reduce_scatter_tensor)
+    all_reduce_coalesced = _in_one_launch(all_reduce)
+    all_reduce_coalesced_ = _in_one_launch(all_reduce_)
+    all_gather_into_tensor_coalesced = _in_one_launch(all_gather_into_tensor)
+    reduce_scatter_tensor_coalesced = _in_one_launch(reduce_scatter_tensor)
+
+    def _coalesced(self, group: TorchAny, begin: Callable[[TorchAny], list[TorchAny]]) -> list[TorchAny]:
+        group = self._group(group)
+        coalescing: TorchAny = group.coalescing() if isinstance(group, VirtualNccl) else nullcontext([])
+        with coalescing as coalesced:
+            results = begin(group)
+        for work in coalesced:
+            results = [self._begun(tensor, work) for tensor in results]
+        return results
 
     def _begun(self, tensor: TorchAny, work: TorchAny) -> TorchAny:
         self._under_way[_memory(tensor)] = work
