@@ -24,6 +24,7 @@ ABSENT = "-"
 T = TypeVar("T", int, float)
 FEW_DEVICES = 4
 _LEAST_APART = 12  # minimum width in characters; in narrower columns, different names may be shortened to the same text
+_MOST_RANGES = 8  # a longer list of numbers ends with "and 12 more"
 
 _TIMES = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 _SIZES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -245,4 +246,6 @@ def _number(value: Value) -> float:
 def ranges_text(numbers: Sequence[int]) -> str:
     gaps = [n for n in range(1, len(numbers)) if numbers[n] != numbers[n - 1] + 1]
     runs = [numbers[begin:end] for begin, end in itertools.pairwise([0, *gaps, len(numbers)])]
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:_MOST_RANGES])
+    rest = sum(map(len, runs[_MOST_RANGES:]))
+    return f"{text} and {rest} more" if rest else text

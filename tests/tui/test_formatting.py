@@ -119,6 +119,8 @@ def test_tables_never_exceed_the_width_and_align_figures_right(rows: list[tuple[
 
 def test_consecutive_ranks_are_written_as_ranges() -> None:
     assert ranges_text([0, 2, 3, 4, 7]) == "0, 2-4, 7"
+    assert ranges_text([*range(0, 16, 2)]) == "0, 2, 4, 6, 8, 10, 12, 14"
+    assert ranges_text([*range(0, 16, 2), 16, 17, 18, 20]) == "0, 2, 4, 6, 8, 10, 12, 14 and 4 more"
 
 
 @pytest.mark.parametrize(
