@@ -8,13 +8,11 @@ The folder `reading/` parses files, and `structure/` finds training steps, phase
 
 from __future__ import annotations
 
-import gc
 import os
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from traces.garbage_collection import without_garbage_collection
 from traces.kineto.ranks import assemble
 from traces.kineto.reading.sources import Source, holds_several, recordings_in
 from traces.model.trace import Trace
@@ -28,7 +26,7 @@ def read_kineto(*paths: str | os.PathLike[str], marks_are_steps: bool = False) -
     cannot be read, or if it is unknown which rank recorded a file."""
     places = [Path(path) for path in paths]
     problems: Counter[str] = Counter()
-    with _collector_off():
+    with without_garbage_collection():
         recordings = (recording for place in places for recording in recordings_in(place, problems))
         return assemble(recordings, problems, skip_others=any(map(holds_several, places)), marks_are_steps=marks_are_steps)
 
@@ -36,16 +34,5 @@ def read_kineto(*paths: str | os.PathLike[str], marks_are_steps: bool = False) -
 def read_kineto_bytes(data: bytes, name: str = "trace.json") -> Trace:
     """Import one rank's recording from JSON bytes."""
     problems: Counter[str] = Counter()
-    with _collector_off():
+    with without_garbage_collection():
         return assemble([Source(name, name, data)], problems)
-
-
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

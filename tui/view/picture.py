@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from traces.garbage_collection import without_garbage_collection
 from traces.model.trace import TraceError
 from tui.view.loading import stages
 
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 
 def picture(names: Sequence[str], columns: int, lines: int, press: Sequence[str] = ()) -> str:
+    with without_garbage_collection():
+        return _picture(names, columns, lines, press)
+
+
+def _picture(names: Sequence[str], columns: int, lines: int, press: Sequence[str]) -> str:
     reading = stages(names, is_lazy=True)
     from tui.view.app import ViewApp  # imported while another thread reads the traces
 
@@ -33,7 +39,7 @@ def picture(names: Sequence[str], columns: int, lines: int, press: Sequence[str]
         await pilot.pause()
         for key in press:
             await pilot.press(key)
-        await pilot.pause()
+            await pilot.pause()
         pictures.append(app.export_screenshot(title="trace view " + " ".join(names)))
         app.exit(0)
 
