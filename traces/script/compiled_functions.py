@@ -47,6 +47,8 @@ def see_through_wrappers(generated: Sequence[str] = (), on_eager: Callable[[Eage
     when_imported("torch._dynamo.variables.user_defined", _find_original_methods)
     when_imported("torch._dynamo.variables.tensor", _list_original_methods)
     when_imported("torch._dynamo.variables.torch", _add_factories)
+    when_imported("torch._dynamo.exc", _hide_in_graph_breaks)
+    when_imported("torch.fx.experimental.symbolic_shapes", _hide_in_guards)
 
 
 def _leave_out_our_frames(rules: Any) -> None:
@@ -125,6 +127,19 @@ def _add_factories(variables: Any) -> None:
     patch(variables, get_overridable_functions=functools.cache(lambda: listed() | factories()))
 
 
+def _hide_in_graph_breaks(errors: Any) -> None:
+    def without_ours(keep: Any, stack: Any) -> Any:
+        return keep([frame for frame in stack if not str(frame.filename).startswith(_OURS)])
+
+    patch_around(errors, filter_stack=without_ours)
+
+
+def _hide_in_guards(shapes: Any) -> None:
+    # the reason of a recompilation names the innermost function that is in none of these files
+    files = functools.cache(lambda: {str(file) for folder in _OURS for file in Path(folder).rglob("*.py")})
+    patch_around(shapes, uninteresting_files=lambda call: call() | files())
+
+
 def _original_of(function: Any) -> Any:
     # functools.wraps also copies `stands_for` to wrappers of other packages, such as the `step` of a learning rate scheduler
     is_ours = isinstance(function, FunctionType) and function.__code__.co_filename.startswith(_OURS)
@@ -141,8 +156,9 @@ def _convert_frames(convert_frame: Any, generated: Sequence[str], on_eager: Call
     """Count compilations. Also make torch.compile skip this tool's own functions, except the wrappers of PyTorch functions."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
+    call = convert_frame.CatchErrorsWrapper.__call__
 
-    def convert(call: Any, self: Any, frame: Any, *args: Any) -> Any:
+    def convert(self: Any, frame: Any, *args: Any) -> Any:
         file = frame.f_code.co_filename
         if file in generated or (file.startswith(_OURS) and not file.startswith(_WRAPPERS)):
             return types.ConvertFrameReturn(frame_exec_strategy=nowhere)
@@ -155,7 +171,9 @@ def _convert_frames(convert_frame: Any, generated: Sequence[str], on_eager: Call
             on_eager(one)
         return converted
 
-    _wrap_conversion(convert_frame, convert)
+    # PyTorch searches the call stack for functions of the file convert_frame.py
+    convert.__code__ = convert.__code__.replace(co_filename=convert_frame.__file__)
+    patch(convert_frame.CatchErrorsWrapper, __call__=convert)
 
 
 def _caller(file: str) -> str:
@@ -166,17 +184,3 @@ def _caller(file: str) -> str:
 
 def _is_of_python(file: str) -> bool:
     return file.startswith(_PYTHON) and "-packages" not in file
-
-
-def _wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
-    """Wrap PyTorch's function that compiles a Python frame. PyTorch searches the call stack for functions of the file
-    convert_frame.py, so the code object of the wrapper is also given this file name."""
-    convert = convert_frame.CatchErrorsWrapper.__call__
-
-    def called(self: Any, *args: Any) -> Any:
-        return by(convert, self, *args)
-
-    for wrapper in (by, called):
-        assert isinstance(wrapper, FunctionType)
-        wrapper.__code__ = wrapper.__code__.replace(co_filename=convert_frame.__file__)
-    patch(convert_frame.CatchErrorsWrapper, __call__=called)

@@ -92,6 +92,26 @@ def test_a_compiled_training_step_has_the_graph_breaks_that_pytorch_expects_on_a
             assert breaks_of(step, torch.ones(2, 4, device="cuda"), "inductor") == expected
 
 
+@pytest.mark.warm
+def test_the_reason_of_a_recompilation_does_not_name_files_of_the_replayer() -> None:
+    """On a GPU, attention pads a mask to a multiple of 8 columns. The replayer's Python code does this instead of PyTorch's C++
+    code. The guard of the recompilation belongs to this code, so PyTorch would name the replayer's file."""
+    import torch
+
+    from tests.replayer.compiled.programs import logging_compilations
+    from tests.replayer.compiled.replaying import replaying
+
+    def attention(x: Any, mask: Any) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+    with replaying(source_of("", "v100", estimate=True)), logging_compilations() as said:
+        compiled = torch.compile(attention, dynamic=True)
+        for size in (9, 16):
+            compiled(torch.ones(2, 2, size, 8, device="cuda"), torch.ones(size, size, device="cuda"))
+    assert "% 8) != 0" in said.getvalue()
+    assert "cuda_decompositions.py" not in said.getvalue()
+
+
 @pytest.mark.program
 @pytest.mark.xdist_group("compiled")
 def test_compile_counts_of_a_replay_equal_those_of_a_cpu_run() -> None:
