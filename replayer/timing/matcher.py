@@ -57,8 +57,10 @@ from replayer.recording.recorded_step import LEADING, Instance, MatchKeys, Recor
 from replayer.timing.host_threads import HostThread
 from traces.model.trace import Origin
 from traces.model.workload import Sameness
+from traces.script.phase_rule import PLAIN, op_class
 
 _FREE, _BORROWED, _MATCHED = 0, 1, 2
+_BEFORE_BATCH = {"other", "zero_grad", "optimizer"}
 
 # maximum number of remembered calls per phase; a script that never ends a step stays in one phase
 _REMEMBERED = 100_000
@@ -94,12 +96,15 @@ class StepMatcher:
         self.nearest: list[int] | None = None
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
-        count = self.visited.get(name, 0) if self.visited or name != "other" else LEADING
+        count, recorded = self.next(name)
         self.visited[name] = count + 1
-        recorded = self.step.segments.get((name, count))
         if recorded is not None and recorded.phase_grained and not same_workload:
             recorded = None
         return SegmentMatcher(self, name, count, recorded)
+
+    def next(self, name: str) -> tuple[int, RecordedSegment | None]:
+        count = self.visited.get(name, 0) if self.visited or name != "other" else LEADING
+        return count, self.step.segments.get((name, count))
 
     def take_over(self, other: StepMatcher, under_way: SegmentMatcher | None) -> SegmentMatcher | None:
         self.visited = dict(other.visited)
@@ -132,6 +137,17 @@ class StepMatcher:
             for (name, count), segment in self.step.segments.items()
             if count >= self.visited.get(name, first) and not segment.is_empty
         ]
+
+    def is_before_batch(self, other: SegmentMatcher | None) -> bool:
+        """Return True if the recorded step ran ops before its first batch, such as metrics. `other` is the current segment if
+        its name is "other"."""
+        # see Note [Ops before the batch] in phase_rule.py
+        if not self.visited.keys() <= _BEFORE_BATCH:
+            return False
+        recorded = None if other is None else other.recorded
+        if other is None and self.following()[:1] == ["other"]:
+            _, recorded = self.next("other")
+        return recorded is not None and any(op_class(key.partition("|")[0]) == PLAIN for key in recorded.named)
 
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
         return [

@@ -77,6 +77,7 @@ class ScriptSplitter(Generic[ThreadT]):
         self.thread: ThreadT | None = None
         # classes of ops that do not begin a phase, see Note [Ops between recorded phases] in step_tracker.py
         self.unseen: tuple[int, ...] = ()
+        self.is_before_batch = False  # see Note [Ops before the batch] in phase_rule.py
         self._has_steps = False
         self._called_module = self.is_in_module = False
         self._optimizers = optimizers
@@ -103,7 +104,8 @@ class ScriptSplitter(Generic[ThreadT]):
         begins, unseen = self.phases.begins_phase, self.unseen
         if self.phases.inside:
             return _BEGINS_NONE
-        return PLAIN not in unseen and begins(PLAIN), begins(LOSS), ASIDE not in unseen and begins(ASIDE), begins(READ)
+        plain = ASIDE if self.is_before_batch else PLAIN
+        return PLAIN not in unseen and begins(plain), begins(LOSS), ASIDE not in unseen and begins(ASIDE), begins(READ)
 
     def enter(self, thread: ThreadT, phase: str, now_ns: int, *, moves_tensor: bool = True) -> None:
         if self.thread != thread and self._is_other_thread(thread, shows=phase in ("loader", "backward")):
@@ -145,7 +147,7 @@ class ScriptSplitter(Generic[ThreadT]):
             return
         if kind == LOSS:
             self._forward_before(thread, now_ns)
-        if self.phases.op(kind, now_ns):
+        if self.phases.op(ASIDE if kind == PLAIN and self.is_before_batch else kind, now_ns):
             self._begun(thread, now_ns)
 
     def autograd_recorded(self, thread: ThreadT, uses_gradients: bool, now_ns: int) -> None:

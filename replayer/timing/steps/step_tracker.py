@@ -178,6 +178,8 @@ class StepTracker:
             begins_with_call = next((name for name in following if name != "other"), "") in _ENTERED
             begins_with_call &= not (is_other and self.script.phases.is_after_backward)
             self.script.unseen = (PLAIN,) * begins_with_call + (ASIDE,) * (not is_other)
+        else:
+            self.script.is_before_batch = self.step.is_before_batch(self.segment if self.script.current == "other" else None)
         self.begins_segment = self.script.begins_segment
 
     def loss_called(self, thread: HostThread) -> None:

@@ -344,6 +344,27 @@ def test_ops_at_the_start_of_an_evaluation_step_take_their_time_once() -> None:
     assert stage.simulator.stats.missing == {}
 
 
+@pytest.mark.parametrize("before", [["other"], ["other", "forward"]])
+def test_metrics_before_the_next_batch_belong_to_the_recorded_phase(before: list[str]) -> None:
+    """GIVEN steps that begin with an argmax, and recorded it in "other" (or in "forward", as old recordings did) THEN the
+    replayed argmax belongs to the same phase, and the wait for data takes its recorded time."""
+    leading = [("other", 0, 10), ("forward", 10, 30)] if "forward" in before else [("other", 0, 30)]
+    phases = [*leading, *((name, start + 30, end + 30) for name, start, end in TRAIN_PHASES)]
+    metrics = Op("aten::argmax", 12, 6, kernel=(16, 5))
+    moved = [replace(op, start_us=op.start_us + 30, kernel=(op.kernel[0] + 30, op.kernel[1])) for op in TRAIN_OPS if op.kernel]
+    stage = Stage(recording_of([(StepKind.STEADY, phases, [metrics, *moved])] * 2))
+    train(stage)
+    for _ in range(2):
+        stage.op("aten::argmax")
+        train(stage)
+    names = [name for name, *_ in stage.log.phases]
+    per_step = [*before, "loader", "h2d", "forward", "backward", "optimizer"]
+    assert names[-len(per_step) :] == per_step
+    waits_us = [(end - start) // US for name, start, end, *_ in stage.log.phases if name == "loader"]
+    assert waits_us[1:] == [100, 100] and stage.simulator.stats.missing == {}
+    assert durations_us(stage)[2] == 480
+
+
 def test_a_step_that_looked_like_evaluation_can_become_a_training_step() -> None:
     stage = Stage(recording_of([TRAIN, EVALUATION, EVALUATION, TRAIN]))
     train(stage)

@@ -393,6 +393,37 @@ def test_creating_a_tensor_just_before_a_module_belongs_to_the_phase_other(on_gp
     assert phases_of(zero_grad, *zeros, *forward) == expected
 
 
+METRICS = [op("aten::argmax", 2, 5), call(5, 3), kernel(5, 5, 1)]
+LOADER = op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 12, 8, cat="user_annotation")
+COPY = [op("aten::to", 20, 9), call(1, 21), {**kernel(1, 24, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pageable -> Device)"}]
+ADD = [op("aten::add", 35, 4), call(6, 36), kernel(6, 38, 1)]
+MM = [op("aten::mm", 45, 8), call(2, 46), kernel(2, 48, 5)]
+MODULE = [op("nn.Module: Net_0", 40, 20, cat="user_annotation"), *MM]
+ZERO_GRAD = op("Optimizer.zero_grad#SGD.zero_grad", 30, 2, cat="user_annotation")
+STEP = op("Optimizer.step#SGD.step", 80, 10, cat="user_annotation")
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([*METRICS, LOADER, *MM, STEP], [("other", 12), ("loader", 20), ("forward", 80), ("optimizer", 100)]),
+        ([*METRICS, *COPY, *MODULE, STEP], [("other", 20), ("h2d", 29), ("forward", 80), ("optimizer", 100)]),
+        ([*METRICS, *MODULE, STEP], [("other", 45), ("forward", 80), ("optimizer", 100)]),
+        # after zero_grad, the recorder lets the forward pass begin at the end of zero_grad
+        ([ZERO_GRAD, *ADD, *MODULE, STEP], [("other", 30), ("zero_grad", 32), ("forward", 80), ("optimizer", 100)]),
+        # without modules, the first op may be part of the model
+        ([*METRICS, *COPY, *MM, STEP], [("other", 2), ("forward", 80), ("optimizer", 100)]),
+        ([*METRICS, *MM, STEP, op("enumerate(DataLoader)#_X.__next__", 92, 4, cat="user_annotation")],
+         [("other", 2), ("forward", 80), ("optimizer", 90), ("loader", 100)]),
+        # a script without an optimizer computes no training metrics
+        ([*METRICS, *COPY, *MODULE], [("other", 2), ("forward", 100)]),
+    ],
+)  # fmt: skip
+def test_metrics_after_the_optimizer_do_not_begin_a_forward_pass(events: list[Event], expected: list[tuple[str, int]]) -> None:
+    """GIVEN an op between the start of a step and the next batch THEN the op belongs to "other"."""
+    assert phases_of(*events) == expected
+
+
 def test_ops_that_create_a_batch_do_not_form_a_phase() -> None:
     copy = {**kernel(1, 24, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pageable -> Device)"}
     copying = [op("aten::to", 20, 9), call(1, 21), copy]

@@ -13,7 +13,7 @@ from traces.kineto.spans.spans import RankTables
 from traces.kineto.structure.boundary_markers import Markers
 from traces.kineto.structure.step_events import StepEvent
 from traces.model.trace import Phases, Steps, Strings
-from traces.script.phase_rule import ASIDE, FORWARD, PhaseSplitter, Segment
+from traces.script.phase_rule import ASIDE, FORWARD, LOSS, PLAIN, PhaseSplitter, Segment
 
 
 def read_phases(steps: Steps, events: list[StepEvent], tables: RankTables, strings: Strings) -> Phases:
@@ -24,9 +24,13 @@ def read_phases(steps: Steps, events: list[StepEvent], tables: RankTables, strin
     markers = Markers(tables.host, tables.device)
     splitter = PhaseSplitter()
     parts = []
+    trains = any(event.name == "optimizer" for event in events)
     for row, (begin, end) in enumerate(zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)):
         first, last = np.searchsorted(starts_ns, [begin, end])
-        segments = _cut(splitter, events[first:last], begin, end) or [Segment("other", begin, end)]
+        own = events[first:last]
+        if trains and (first == 0 or events[first - 1].name == "optimizer"):
+            own = _with_ops_before_batch(own)
+        segments = _cut(splitter, own, begin, end) or [Segment("other", begin, end)]
         edges = np.array([s.start_ns for s in segments] + [end])
         device_ns = markers.at(edges)
         parts.append(
@@ -50,6 +54,21 @@ def _without_overlaps(events: list[StepEvent]) -> list[StepEvent]:
         if event.on_main and following.on_main and event.start_ns < following.start_ns < event.end_ns < following.end_ns:
             found[place] = event._replace(end_ns=following.start_ns)
     return found
+
+
+def _with_ops_before_batch(events: list[StepEvent]) -> list[StepEvent]:
+    # see Note [Ops before the batch] in phase_rule.py
+    shows_modules = any(event.in_module for event in events)
+    is_op = [event.kind == PLAIN and not event.name for event in events]
+    for place, event in enumerate(events):
+        is_batch = (event.name == "h2d" and shows_modules) or (event.name == "loader" and any(is_op[place:]))
+        if is_batch or (event.in_module and not any(of.name for of in events[:place])):
+            before = zip(events[:place], is_op[:place], strict=True)
+            return [of._replace(kind=ASIDE, is_recorded=False) if plain else of for of, plain in before] + events[place:]
+        ends = ("backward", "engine") if shows_modules else ("backward", "engine", "optimizer")
+        if event.in_module or event.kind == LOSS or event.seeds or event.name in ends:
+            break
+    return events
 
 
 def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns: int) -> list[Segment]:

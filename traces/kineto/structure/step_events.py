@@ -80,6 +80,7 @@ class StepEvent(NamedTuple):
     calls_closure: bool = False  # the event is the part of an optimizer's step before a call of its closure
     creates_tensor: bool = False  # see Note [Copies that torch.tensor makes]
     on_main: bool = True  # the event is on the main thread, not on a thread of autograd's engine
+    in_module: bool = False  # the event is inside a module or inside a compiled function
 
 
 def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
@@ -159,7 +160,8 @@ def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
         after_backward = is_plain and bool(forward_call[place]), is_plain and bool(recorded[place])
         is_quiet = bool(quiet[place])
         facts = name, kind, seed, is_quiet, leads, like, *after_backward
-        events.append(StepEvent(starts[place], ends[place], *facts, creates_tensor=row in created, on_main=bool(on_main[row])))
+        inside = in_module[place] != NONE or bool(in_region[place])
+        events.append(StepEvent(starts[place], ends[place], *facts, False, row in created, bool(on_main[row]), inside))
     return _outside_closures(events, host, runs_backward, leading, strings) if len(runs_backward) else events
 
 
