@@ -15,6 +15,7 @@ from replayer.op_signature import OpSignature
 from replayer.timing.host_threads import HostThread
 from tests.replayer.recordings import US, Stage, phase_recording
 from tests.tracer.fakes import Bench
+from tracer.repeated_steps import NEW_TENSOR
 from traces.format.trace_file import load
 from traces.model.trace import StepKind
 from traces.script.step_rule import Optimizers
@@ -58,6 +59,10 @@ class Recording:
             recorder.module_called(id(self._model[name.split()[1]]), "no_grad" not in name)
         elif name == "made":
             self._optimizers.add(self._bench)
+        elif name == "torch.tensor":
+            recorder.enter_phase(NEW_TENSOR)
+            self._bench.run(10, 10)
+            recorder.leave_phase(NEW_TENSOR)
         elif name == "mse_loss":
             recorder.loss_called()
         elif name == "item":
@@ -105,6 +110,11 @@ class Replay:
             tracker.module_called(thread, MODULES.index(name.split()[1]), "no_grad" not in name)
             if thread is self._stage.thread:  # the recorder does not see ops of other threads
                 self._op(thread, "mm")
+        elif name == "torch.tensor":
+            tracker.enter(thread, "h2d", moves_tensor=False)
+            self._stage.clock.time_ns += 10 * US
+            self._op(thread, "copy_", "h2d")
+            tracker.leave(thread, "h2d")
         elif name == "made":
             pass  # `Recording` has already added the optimizer for both
         else:
@@ -192,6 +202,16 @@ def test_work_before_the_optimizer_is_created_belongs_to_no_step(both: Callable[
     assert both("call model", "made", *step * 2, has_optimizer=False) == both_steps  # the first model call is only a test
     between = both(*step[:-1], "made", *step, has_optimizer=False)  # a second optimizer is created during training
     assert between == [("T", [*trained[1][:-1], *trained[1]])]
+
+
+def test_a_batch_that_torch_tensor_creates_on_the_gpu_is_a_copy_and_begins_no_step(both: Callable[..., Cut]) -> None:
+    """The copy of an existing tensor ends the inference step before it. The copy of a new tensor, such as the position of a
+    token, does not."""
+    step = ("torch.tensor", "zero_grad", "call model", "mse_loss", "backward", "step")
+    trained = ("T", ["h2d", "zero_grad", "forward", "loss", "backward", "optimizer"])
+    assert both(*step * 2) == [trained, after_other(trained)]
+    inference = ("h2d", "call model no_grad", "mm", "torch.tensor", "mm")
+    assert both(*inference * 2, "h2d", has_optimizer=False)[0] == ("E", ["h2d", "forward"])
 
 
 def test_ops_before_the_first_zero_grad_belong_to_no_step(both: Callable[..., Cut]) -> None:

@@ -28,6 +28,7 @@ from traces.script.script_splitter import CutStep
 # Kinds of reports
 KINDS = 7
 ENTER, LEAVE, MODULE, OP, STEPPED, EXHAUSTED, RECORDED = range(KINDS)
+NEW_TENSOR = "h2d of a new tensor"  # reported for `torch.tensor(5, device="cuda")`, which does not begin a step
 # Effects of a report: nothing happens, a segment begins now, a segment begins at an earlier boundary, a phase ends, or the step
 # ends.
 NOTHING, BEGINS, CONTINUES, LEAVES, ENDS = range(5)

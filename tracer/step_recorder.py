@@ -41,6 +41,7 @@ from tracer.repeated_steps import (
     LEAVE,
     LEAVES,
     MODULE,
+    NEW_TENSOR,
     NOTHING,
     OP,
     RECORDED,
@@ -265,9 +266,10 @@ class StepRecorder:
     def _apply(self, kind: int, argument: Any, thread: int, now_ns: int) -> None:
         script = self.script
         if kind == ENTER:
-            script.enter(thread, argument, now_ns)
+            is_new = argument == NEW_TENSOR
+            script.enter(thread, "h2d" if is_new else argument, now_ns, moves_tensor=not is_new)
         elif kind == LEAVE:
-            script.leave(thread, argument, now_ns)
+            script.leave(thread, "h2d" if argument == NEW_TENSOR else argument, now_ns)
         elif kind == MODULE:
             module, grad_enabled = argument
             script.module_called(thread, module, grad_enabled, now_ns)

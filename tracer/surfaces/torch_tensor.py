@@ -1,7 +1,7 @@
 """Wraps methods of torch.Tensor, to record which values the script reads from a GPU, and when it copies batches to a GPU.
 
     loss.item()                     # recorded, so a replay returns the same number
-    batch = batch.cuda()            # phase "h2d"
+    batch = batch.cuda()            # phase "h2d"; so is `torch.tensor(rows, device="cuda")`
 
 Note [Attributes of tensors]
     If the script defines a subclass of Tensor or a TorchFunctionMode, even `tensor.is_cuda` calls the script's
@@ -19,8 +19,10 @@ from torch import device
 from torch._C import DisableTorchFunction
 from torch.nn.parameter import is_lazy
 from torch.overrides import handle_torch_function, has_torch_function, has_torch_function_unary
+from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_leaves
 
+from tracer.repeated_steps import NEW_TENSOR
 from tracer.state import CALLS, recorder, started
 from traces.model.trace import READ_LIMIT
 from traces.script.patching import Keywords, PhaseScope, Positional, around, patch, stands_for
@@ -99,12 +101,17 @@ def install(torch: ModuleType) -> None:
         patch(cls, **{name: wrap(own[name]) for name, wrap in wrappers.items() if name in own})
     for name in ("equal", "allclose"):
         patch(torch, **{name: overridable(around(getattr(torch, name), calls.comparison))})
+    with_default_device = _device_constructors()  # this set has to contain PyTorch's own functions, and our wrappers
+    for name in ("tensor", "as_tensor", "asarray"):
+        patch(torch, **{name: overridable(calls.create(getattr(torch, name)))})
+        with_default_device.add(getattr(torch, name))
 
 
 class _ReadsAndMoves:
     def __init__(self, reads: Callable[[Any], bool]) -> None:
         self._reads = reads
         self._scope = PhaseScope("h2d", recorder)
+        self._creation = PhaseScope(NEW_TENSOR, recorder)
 
     def scalar_read(self, call: Call) -> Call:
         reads, calls = self._reads, CALLS
@@ -160,6 +167,16 @@ class _ReadsAndMoves:
             return call(tensor, *args, **kwargs) if attribute(tensor, "is_cuda") else in_phase(tensor, *args, **kwargs)
 
         return upload
+
+    def create(self, call: Call) -> Call:
+        in_phase = self._creation.wrap(call)
+
+        @stands_for(call)
+        def create(*args: Any, **kwargs: Any) -> Any:
+            to_gpu = "device" in kwargs and _device_type((), kwargs) == "cuda"
+            return (in_phase if to_gpu and not (args and attribute(args[0], "is_cuda")) else call)(*args, **kwargs)
+
+        return create
 
     def copy_into(self, copy: Call, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         source = args[0] if args else kwargs.get("other")

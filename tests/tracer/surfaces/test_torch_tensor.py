@@ -6,10 +6,14 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
+import torch
+from torch.utils._device import _device_constructors
 
 from tracer import state
+from tracer.repeated_steps import NEW_TENSOR
 from tracer.surfaces import torch_tensor
 from traces.model.trace import READ_LIMIT
+from traces.script.patching import PATCHES
 from traces.script.workload_observer import WorkloadObserver
 
 
@@ -90,15 +94,21 @@ class Script:
         def equal(input: Any, other: Any) -> bool:
             return bool(input.item() == other.item())
 
-        torch: Any = SimpleNamespace(
+        def create(data: Any, device: str = "cpu") -> Tensor:
+            return ScriptTensor(getattr(data, "values", data), device)
+
+        fake: Any = SimpleNamespace(
             Tensor=ScriptTensor,
+            tensor=create,
+            as_tensor=create,
+            asarray=create,
             equal=equal,
             allclose=equal,
             cuda=SimpleNamespace(device_count=lambda: gpus),
             _guards=SimpleNamespace(_TLS=self),
         )
-        torch_tensor.install(torch)
-        self.torch = torch
+        torch_tensor.install(fake)
+        self.torch = fake
 
 
 @pytest.fixture
@@ -250,6 +260,32 @@ def test_calling_cuda_copies_the_tensor_unless_it_is_on_the_gpu(on_gpu: Script) 
     assert on_gpu.recorder.phases == []
     on_gpu.tensor([1.0], "cpu").cuda()
     assert on_gpu.recorder.phases == UPLOAD
+
+
+def test_creating_a_tensor_on_the_gpu_from_data_of_the_host_is_a_copy(on_gpu: Script) -> None:
+    for create in (on_gpu.torch.tensor, on_gpu.torch.as_tensor, on_gpu.torch.asarray):
+        on_gpu.recorder.phases.clear()
+        create([1.0])
+        create([1.0], device="cpu")
+        create(on_gpu.tensor([1.0], "cuda"), device="cuda")
+        assert on_gpu.recorder.phases == []
+        assert create([1.0], device="cuda:0").values == [1.0]
+        assert on_gpu.recorder.phases == [f"+{NEW_TENSOR}", f"-{NEW_TENSOR}"]
+
+
+def test_the_default_device_also_applies_to_wrapped_functions_that_create_tensors() -> None:
+    """PyTorch applies the default device to the functions in a set. The C++ code of `torch.tensor` looks for the original
+    function in this set, and our wrapper looks for itself."""
+    original = torch.tensor
+    try:
+        torch_tensor.install(torch)
+        assert torch.tensor is not original
+        assert {original, torch.tensor} <= _device_constructors()
+        with torch.device("meta"):
+            assert torch.tensor([1.0]).is_meta
+    finally:
+        PATCHES.undo()
+    assert torch.tensor is original
 
 
 def test_torch_equal_of_gpu_tensors_counts_as_one_read_of_a_boolean(on_gpu: Script) -> None:
