@@ -128,10 +128,7 @@ def _add_factories(variables: Any) -> None:
 
 
 def _hide_in_graph_breaks(errors: Any) -> None:
-    def without_ours(keep: Any, stack: Any) -> Any:
-        return keep([frame for frame in stack if not str(frame.filename).startswith(_OURS)])
-
-    patch_around(errors, filter_stack=without_ours)
+    patch_around(errors, filter_stack=lambda keep, stack: keep([f for f in stack if not str(f.filename).startswith(_OURS)]))
 
 
 def _hide_in_guards(shapes: Any) -> None:
