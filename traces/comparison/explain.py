@@ -182,12 +182,13 @@ def _stage_times(part: StageError) -> list[int | None]:
 
 
 def _phases(comparison: Comparison) -> Iterator[Reason]:
-    gpus, per_gpu = _shares(comparison)
     if gpu_sets_step_time(comparison):
+        gpus, per_gpu = _shares(comparison)
+        where = f"without waits for other ranks{per_gpu}" if max(comparison.ranks) > 1 else per_gpu.removeprefix(", ")
         for name, phase in comparison.phases.items():
             times = (phase.busy_recorded_median_ns, phase.busy_replayed_median_ns)
             before, after = (ns and ns // count for ns, count in zip(times, gpus, strict=True))
-            yield _reason(name, before or None, after or None, "", f"GPU work of {name}", per_gpu.removeprefix(", "))
+            yield _reason(name, before or None, after or None, "", f"GPU work of {name}", where)
         return
     if not comparison.host_phases_comparable:
         return
@@ -347,7 +348,9 @@ def _by_size(lists: ChangeLists) -> list[NameChange | Replacement]:
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
     gpus = comparison.gpus
-    return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
+    if gpus.recorded != gpus.replayed:
+        return gpus, ", mean of the GPUs"
+    return Both(1, 1), ", mean of the ranks" * (max(comparison.ranks) > 1)
 
 
 def _of_work(change: NameChange | Replacement, kind: str, what: str, part_of: str, where: str) -> Reason:

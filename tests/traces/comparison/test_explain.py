@@ -421,6 +421,17 @@ def test_reasons_below_0_2_percent_of_the_step_are_omitted() -> None:
     assert explained(training(loader_us=922), training(loader_us=920)).reasons == []  # 0.2 % of the longer step exceed 2 us
 
 
+def test_explain_says_that_the_gpu_work_of_several_ranks_is_a_mean() -> None:
+    """GIVEN two ranks whose phases take 200 us WHEN they take 400 us on rank 1 of the other trace THEN the mean is 300 us."""
+    even, uneven = (merge_ranks([running_ahead(200), running_ahead(us)], [0, 1]) for us in (200, 400))
+    us = "\N{MICRO SIGN}s"
+    texts = [reason.text for reason in explained(even, uneven).reasons]
+    waits = "without waits for other ranks, mean of the ranks"
+    assert f"GPU work of forward takes 100.0 {us} more: 200.0 {us} -> 300.0 {us}; {waits}" in texts
+    op = f"op aten::add_ takes 100.0 {us} more: 200.0 {us} -> 300.0 {us}; 1 -> 1 a step, on the GPU, mean of the ranks"
+    assert op in texts
+
+
 def test_mean_idle_time_per_gpu_is_compared_if_the_numbers_of_gpus_differ() -> None:
     """GIVEN a trace of one rank WHEN the other trace has two ranks that each load data for 200 us longer THEN the compared idle
     time is the mean of the ranks, 200 us longer."""
