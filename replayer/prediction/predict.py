@@ -35,7 +35,7 @@ from replayer.prediction.scaling import ScaledOp, Scaling, calls_of, parameter_b
 from replayer.prediction.tensor_parallel import TensorSplit, tensor_parallel
 from replayer.recording.recorded_run import RecordedRun
 from traces.figures import measure
-from traces.figures.pace import DEVICE, host_series, pace, pace_series, step_times
+from traces.figures.pace import DEVICE, host_series, limit_of, pace, pace_series, step_times
 from traces.figures.problems import serious_problems, why_work_is_hidden
 from traces.model.json_facts import Json
 from traces.model.trace import NONE, Column, Device, DeviceKind, Origin, StepKind, Trace, TraceError
@@ -296,10 +296,10 @@ def predicted_step_ns(recorded: Trace, predicted: Trace, same_gpu: Callable[[], 
     series = pace_series(step_times(predicted), rows)
     mean_ns = None if found.mean is None or series is None else float(series.interval_ns[series.rows].mean())
     pace_ns = float(after.pace_ns) if mean_ns is None else mean_ns
-    if before.busy_share is None or after.busy_share is None or np.isin(measure.profiled_steps(recorded), rows).any():
+    if found.busy_share is None or after.busy_share is None or np.isin(measure.profiled_steps(recorded), rows).any():
         return pace_ns
-    before_ns, after_ns = before.busy_share * before.pace_ns, after.busy_share * pace_ns
-    if before.limit == DEVICE:
+    before_ns, after_ns = found.busy_share * before.pace_ns, after.busy_share * pace_ns
+    if limit_of(found.host_runs_ahead, found.busy_share) == DEVICE:
         return max(before.pace_ns + after_ns - before_ns, after_ns)
     return max(pace_ns + _host_ns(predicted) - _host_ns(same_gpu()), after_ns)
 

@@ -214,9 +214,9 @@ def bottleneck(
         return PaceLimit(UNKNOWN, None, None, why_unknown)
     step = pace.mean or pace
     data_ns = step.pace_ns - step.without_data_ns
-    if step.busy_share is None:
+    if pace.busy_share is None:
         return _without_kernels(pace, step, data_ns, keeps_up)
-    busy_share = max((of.busy_ns / of.window_ns for of in idle.values() if of.window_ns), default=step.busy_share)
+    busy_share = max((of.busy_ns / of.window_ns for of in idle.values() if of.window_ns), default=pace.busy_share)
     busy_ns = min(round(busy_share * step.pace_ns), step.pace_ns)
     exposed_ns = min(exposed_ns, busy_ns)
     copies_ns, copied_ns = copies

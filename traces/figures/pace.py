@@ -28,6 +28,7 @@ Note [A step's time]
     device pace     the median device interval of the steady steps, on the slowest device that gets work in each of them
     pace            the larger of the two (but see Note [Steps of several kinds])
     GPU time        of a step: how long each device was busy (union) with the work launched in it, summed over devices
+    busy share      of a device: how long it was busy, divided by the step time, both summed over all counted steps
     lag             completion(s) - host end(s), on the slowest device; if it grows, the device falls further behind
 
     Step times, busy times and idle times are measured in the same steps (`counted_steps`). For example, if every tenth step is
@@ -47,10 +48,10 @@ Note [What limits the pace]
     the GPU falls behind the host, or if the GPU works for at least 90 % of the step time. Otherwise the limit is "host".
 
     The median step may hide the limit. For example, 14 of 29 steps may wait long for data, and 15 steps may not wait. The GPU
-    then limits the median step, but the waits for data take half of the time. The mean step (`StepPace.mean`) therefore shows
-    the limit if step times vary by more than MUCH_SPREAD, or if the mean is more than DEFAULT_TOLERANCE above the median. If
-    the mean is below the median, the mean step is used only if the difference is more than MUCH_SPREAD. The reason is that the
-    first steps of a host that runs ahead are short.
+    then limits the median step, but the waits for data take half of the time. The mean step (`StepPace.mean`) and the busy
+    share therefore show the limit if step times vary by more than MUCH_SPREAD, or if the mean is more than DEFAULT_TOLERANCE
+    above the median. If the mean is below the median, the mean step is used only if the difference is more than MUCH_SPREAD.
+    The reason is that the first steps of a host that runs ahead are short.
 
 Note [Waits for data]
     If a script waits for a batch while the GPU still has queued work, the wait costs no time. The step time "without data
@@ -133,8 +134,6 @@ class MeanStep:
     """Contains mean step times in nanoseconds. `StepPace` contains the medians."""
 
     pace_ns: int  # the step time
-    limit: str  # "device" or "host"
-    busy_share: float | None  # busy share of the busiest GPU
     without_data_ns: int  # step time without waits for data
 
 
@@ -145,13 +144,13 @@ class StepPace:
 
     steps: int  # number of steps in the set, of all ranks
     pace_ns: int  # the step time
-    limit: str  # what limits the pace: "device" or "host"
+    limit: str  # what limits the median step: "device" or "host"
     host_runs_ahead: bool  # True if the host launches work faster than the GPU completes it
     host_ns: int  # step time on the host
     device_ns: int | None  # step time on the slowest GPU; None without device work and CUDA events
     device: int  # index of the slowest GPU
     gpu_time_ns: int | None  # GPU busy time per step, summed over GPUs
-    busy_share: float | None  # busy share of the busiest device: its median busy time divided by the median step time
+    busy_share: float | None  # busy share of the busiest GPU, on average over the steps
     without_data_ns: int  # step time without waits for data
     period: int  # the intervals repeat after this number of steps, or 1 if they do not repeat
     noise: float | None  # half the interquartile range divided by the median; None below four steps
@@ -290,7 +289,9 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     # If every second step is longer, use an even number of steps for the mean.
     whole = chosen.rows[len(chosen.rows) % period_of(chosen.interval_ns[chosen.rows]) :]
     mean_ns = mean(chosen.interval_ns[whole])
-    busy, mean_busy = [], []
+    differs = not (1 - thresholds.MUCH_SPREAD) * pace_ns <= mean_ns <= (1 + thresholds.DEFAULT_TOLERANCE) * pace_ns
+    has_mean = differs or varies_much(chosen.interval_ns[chosen.rows])
+    busy, median_busy = [], []
     of_all, comparable = np.array_equal(rows, with_kernels), times.comparable(with_kernels)
     lasted_of_step_ns = np.maximum(times.end_ns - times.begin_ns, 1)
     for device, mine in times.of_devices(comparable).items():
@@ -299,10 +300,12 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
             # GPU work of two steps may overlap.
             lasted_ns, measured = lasted_of_step_ns[mine], times.has_others[device][mine] | of_all
             busy_ns = np.where(measured, times.busy_ns[device][mine], own_ns)
-            of_ns = np.where(measured, lasted_ns, pace_ns)
+            of_ns = np.where(measured, lasted_ns, mean_ns if has_mean else pace_ns)
             period = max(period_of(lasted_ns), period_of(busy_ns))
-            busy.append(float(np.median(means_of_periods(busy_ns, period)) / np.median(means_of_periods(of_ns, period))))
-            mean_busy.append(float(busy_ns.sum() / np.where(measured, lasted_ns, mean_ns).sum()))
+            counted = slice(len(mine) % period_of_steps(times, with_kernels), None)
+            busy.append(float(busy_ns[counted].sum() / of_ns[counted].sum()))
+            of_ns = np.where(measured, lasted_ns, pace_ns)
+            median_busy.append(float(np.median(means_of_periods(busy_ns, period)) / np.median(means_of_periods(of_ns, period))))
     gpu_time_ns = median_per_step(times.gpu_time_ns[with_kernels]) if busy else None
     busy_share = max(busy, default=None)
     waits_ns, profiled_ns = (0, 0) if slowest is None else _without_queue(times, slowest.device, comparable)
@@ -310,15 +313,10 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     runs_ahead = is_queued and (device_ns or 0) - host_ns > max(thresholds.RUNS_AHEAD * host_ns, waits_ns)
     falls_behind_ns = _falls_behind(times, rows, slowest.device, pace_ns) if slowest is not None and is_queued else 0
     noise = noise_floor(chosen.interval_ns[chosen.rows])
-    mean_step = None
-    differs = not (1 - thresholds.MUCH_SPREAD) * pace_ns <= mean_ns <= (1 + thresholds.DEFAULT_TOLERANCE) * pace_ns
-    if differs or varies_much(chosen.interval_ns[chosen.rows]):
-        share = max(mean_busy, default=None)
-        mean_step = MeanStep(mean_ns, limit_of(runs_ahead, share), share, mean(chosen.without_data_ns[whole]))
     return StepPace(
         steps=len(rows),
         pace_ns=pace_ns,
-        limit=limit_of(runs_ahead, busy_share),
+        limit=limit_of(runs_ahead, max(median_busy, default=None)),
         host_runs_ahead=runs_ahead,
         host_ns=host_ns,
         device_ns=device_ns,
@@ -329,7 +327,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         period=period_of_steps(times, rows),
         noise=noise,
         falls_behind_ns=falls_behind_ns if falls_behind_ns > waits_ns else 0,
-        mean=mean_step,
+        mean=MeanStep(mean_ns, mean(chosen.without_data_ns[whole])) if has_mean else None,
     )
 
 

@@ -76,7 +76,9 @@ def test_a_changed_kernel_time_also_changes_the_unprofiled_steps(
     paces = {id(recorded): before, id(predicted): after}
     monkeypatch.setattr(
         "replayer.prediction.predict.pace",
-        lambda trace: SimpleNamespace(pace_ns=paces[id(trace)][0], busy_share=paces[id(trace)][1], limit=limit, mean=None),
+        lambda trace: SimpleNamespace(
+            pace_ns=paces[id(trace)][0], busy_share=paces[id(trace)][1], host_runs_ahead=limit == "device", mean=None
+        ),
     )
     assert predicted_step_ns(recorded, predicted, lambda: recorded) == pytest.approx(step_ns)
 
@@ -88,7 +90,7 @@ def test_if_predicted_kernels_lengthen_profiled_steps_clean_steps_become_longer_
         trace.steps.kind[2:] = StepKind.PROFILED
     predicted.steps.start_ns[2:] += 30_000 * np.arange(2)
     predicted.steps.duration_ns[2:] += 30_000
-    pace = SimpleNamespace(pace_ns=100_000, busy_share=0.1, limit="host", mean=None)
+    pace = SimpleNamespace(pace_ns=100_000, busy_share=0.1, host_runs_ahead=False, mean=None)
     monkeypatch.setattr("replayer.prediction.predict.pace", lambda trace: pace)
     assert predicted_step_ns(recorded, predicted, lambda: recorded) == 130_000
     # The kernels are the same, so the host does not wait longer.

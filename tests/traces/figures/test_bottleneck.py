@@ -159,7 +159,8 @@ def test_the_bottleneck_and_the_summary_show_the_same_busy_share() -> None:
     work = [Work(100 * step, 100 * step + 1, 100 * step + (11 if step == 4 else 61)) for step in range(10)]
     of = summarize(a_trace(steps, work))
     assert of.busy_shares == {"cuda:0": pytest.approx(0.55)} and of.bottleneck is not None
-    assert of.bottleneck.busy_share == of.busy_shares["cuda:0"]
+    assert of.pace is not None
+    assert of.pace.busy_share == of.bottleneck.busy_share == of.busy_shares["cuda:0"]
 
 
 def test_the_possible_gain_excludes_idle_time_before_the_first_gpu_work() -> None:

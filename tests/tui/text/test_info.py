@@ -383,7 +383,7 @@ def test_info_says_that_a_recording_has_no_ops() -> None:
 def test_info_shows_the_mean_step_time_if_step_times_vary() -> None:
     summary = summarize(training(steps=4))
     assert summary.pace is not None
-    mean = MeanStep(400_000_000, "host", 0.5, 300_000_000)
+    mean = MeanStep(400_000_000, 300_000_000)
     found = replace(summary, pace=replace(summary.pace, mean=mean), bottleneck=PaceLimit("data", 100_000_000, 0.25))
     text = "The GPU waits for data. An average step of 400.0 ms could be up to 100.0 ms shorter (25.0 %)."
     assert bottleneck_text(found) == text
