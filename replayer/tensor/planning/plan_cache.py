@@ -24,14 +24,15 @@ from replayer.tensor.planning.shape_inference import OtherLayout, infer, writes_
 from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
 from replayer.torch_types import Args, Kwargs, Op, TorchAny, TorchFunction
 
+_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _OF_SCRIPTS = ("CUDA", "CompositeExplicitAutograd")
 PLANS_LIMIT = 50_000  # a full cache is cleared
 
 
-def _key_of_script(func: Op) -> TorchAny:
-    """Return the dispatch key of a Python kernel that a script registered for an op and that a GPU would run. Return None if
-    the shape rule of the op is sufficient.
+def _kernel_of_script(func: Op) -> TorchAny:
+    """Return the Python kernel that a script registered for an op and that a GPU would run. Return None if the shape
+    rule of the op is sufficient.
 
     If the script replaces a kernel of PyTorch, the script's kernel always runs, because its results may differ from PyTorch's.
     """
@@ -40,15 +41,18 @@ def _key_of_script(func: Op) -> TorchAny:
         return None
     name = str(func._name)
     defined = custom_ops.OPDEFS.get(name)
-    has_meta_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta")
-    has_shape_rule = has_meta_kernel if defined is None else defined._abstract_fn is not None
-    may_infer = func.namespace != "aten" and not computing()
-    return None if has_shape_rule and may_infer else getattr(torch._C.DispatchKey, kernels[0])
+    has_shape_rule = _has_kernel(name, "Meta") if defined is None else defined._abstract_fn is not None
+    may_infer = has_shape_rule and func.namespace != "aten" and not computing()
+    return None if may_infer else partial(func._op_dk, getattr(torch._C.DispatchKey, kernels[0]))
 
 
-def _of_simpler_ops(func: Op, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    require_writable([argument_at((at, -1), args, kwargs) for at, listed in writes_of(func, args, kwargs) if not listed])
-    return func._op_dk(_COMPOSITE, *args, **kwargs)
+def _of_simpler_ops(func: Op, records_view: bool, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    if func._schema.is_mutable:
+        require_writable([argument_at((at, -1), args, kwargs) for at, listed in writes_of(func, args, kwargs) if not listed])
+    # While Python code runs an op, PyTorch excludes the dispatch key that records views in inference mode.
+    excluded = records_view or not torch.is_inference_mode_enabled()
+    with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, excluded):
+        return func._op_dk(_COMPOSITE, *args, **kwargs)
 
 
 class Route:
@@ -100,11 +104,9 @@ class PlanCache:
         if func in self.with_kernel:
             return None
         made = self.composites.get(func)
-        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-        if made is None and "sparse" not in func._name and has_kernel(str(func._name), "CompositeImplicitAutograd"):
-            made = partial(_of_simpler_ops, func) if func._schema.is_mutable else partial(func._op_dk, _COMPOSITE)
-        key = None if made is not None else _key_of_script(func)
-        return made if key is None else partial(func._op_dk, key)
+        if made is None and "sparse" not in func._name and _has_kernel(str(func._name), "CompositeImplicitAutograd"):
+            made = partial(_of_simpler_ops, func, _has_kernel(str(func._name), "ADInplaceOrView"))
+        return _kernel_of_script(func) if made is None else made
 
     def signature_of(self, key: plan_keys.Key, make: Callable[[], OpSignature]) -> OpSignature:
         signature = self.signatures.get(key)
@@ -128,8 +130,7 @@ class PlanCache:
         of_all = None if self.shared is None else plan_keys.key_for_ranks(func, key)
         plan = None if of_all is None else self._of_other_rank(func, *of_all, args, kwargs)
         if plan is None:
-            run = mixed_devices.runner(func, args, kwargs)
-            if run is not None:
+            if (run := mixed_devices.runner(func, args, kwargs)) is not None:
                 return self._keep(route, key, self._running(func, run, gpu))
             try:
                 plan = infer(self.metas, func, args, kwargs, gpu.current.device())

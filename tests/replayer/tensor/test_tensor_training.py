@@ -261,6 +261,31 @@ def test_the_inference_mode_alone_decides_whether_a_view_of_another_dtype_is_an_
     assert not view.is_inference() and view.data_ptr() == x.data_ptr() and weight.grad is not None
 
 
+_VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "view": lambda x: x.view(4),
+    "reshape": lambda x: x.reshape(4),
+    "flatten": torch.flatten,
+    "unflatten": lambda x: x.unflatten(0, (2, 1)),
+    "transpose": lambda x: x.mT,
+    "movedim": lambda x: x.movedim(0, 1),
+    "expand_as": lambda x: x.expand_as(x),
+    "chunk": lambda x: x.chunk(2)[0],
+    "tensor_split": lambda x: x.tensor_split(2)[0],
+}
+
+
+@pytest.mark.parametrize("name", _VIEWS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_views_of_a_leaf_created_in_inference_mode_cannot_be_changed_outside(name: str, device: str) -> None:
+    use()
+    weight = torch.ones(2, 2, device=device, requires_grad=True)
+    with torch.inference_mode():
+        view = _VIEWS[name](weight)
+    assert view._is_view() and not view.is_inference()
+    with pytest.raises(RuntimeError, match="created in inference mode and is being modified inplace in normal mode"):
+        view.add_(1)
+
+
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_data_of_an_inference_tensor_can_be_assigned(requires_grad: bool) -> None:
     use()
