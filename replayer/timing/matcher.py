@@ -147,7 +147,7 @@ class StepMatcher:
         recorded = None if other is None else other.recorded
         if other is None and self.following()[:1] == ["other"]:
             _, recorded = self.next("other")
-        return recorded is not None and any(op_class(key.partition("|")[0]) == PLAIN for key in recorded.named)
+        return recorded is not None and any(op_class(key.partition("|")[0]) == PLAIN for key in recorded.exact)
 
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
         return [
