@@ -11,7 +11,8 @@ Note [Inputs of varying size]
     The sizes of inputs may differ between steps, for example if sentences are padded to the longest sentence of a batch. Two
     runs of a script then begin with inputs of different sizes. The first steps of a run show which sizes vary. Varying sizes
     are not compared, and neither is the size of a batch in bytes. The number of samples in the smaller last batch of an epoch
-    is ignored.
+    is ignored. If the number of inputs varies, only the first inputs are compared. A recurrent network, for example, has no
+    hidden state in its first call.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
+from itertools import takewhile
 
 from traces.model.json_facts import Json
 from traces.model.layouts import IMAGES, Shape
@@ -49,6 +51,9 @@ _WORDS = {
 class InputTensor:
     shape: Shape
     dtype: str
+
+    def is_like(self, other: InputTensor) -> bool:
+        return (self.dtype, len(self.shape)) == (other.dtype, len(other.shape))
 
     def __str__(self) -> str:
         return f"{'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype}"
@@ -115,14 +120,20 @@ class WorkloadSignature:
         ours = self.inputs
         if not ours or not inputs:
             return self
-        if [(t.dtype, len(t.shape)) for t in ours] != [(t.dtype, len(t.shape)) for t in inputs]:
-            return replace(self, inputs=None, batch_bytes=None, varying_dimensions=None)
+        pairs = list(zip(ours, inputs, strict=False))
+        alike = list(takewhile(lambda pair: pair[0].is_like(pair[1]), pairs))
+        if len(alike) < max(len(ours), len(inputs)):
+            if not alike:
+                return replace(self, inputs=None, batch_bytes=None, varying_dimensions=None)
+            known = self.varying_dimensions and self.varying_dimensions[: len(alike)]
+            kept = replace(self, inputs=ours[: len(alike)], varying_dimensions=known)
+            return kept.with_later_step(inputs[: len(alike)], batch_bytes)
         known = self.varying_dimensions or ((),) * len(ours)
         is_smaller = _is_smaller_batch(inputs, ours)
-        pairs = (enumerate(zip(one.shape, other.shape, strict=True)) for one, other in zip(ours, inputs, strict=True))
+        sizes_of = (enumerate(zip(one.shape, other.shape, strict=True)) for one, other in pairs)
         varying = tuple(
             tuple(at for at, (a, b) in sizes if at in before or (a != b and not (is_smaller and at == 0)))
-            for sizes, before in zip(pairs, known, strict=True)
+            for sizes, before in zip(sizes_of, known, strict=True)
         )
         other_bytes = not is_smaller and None not in (batch_bytes, self.batch_bytes) and batch_bytes != self.batch_bytes
         return replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,26 @@ def test_a_smaller_last_batch_does_not_count_as_a_varying_size(others: tuple[tup
     assert recorded == of(8)
     assert compare_workloads(recorded, of(4)).sameness is Sameness.OTHER_BATCH_SIZE
     assert of(5).with_later_step(of(8).inputs, 40).varying_dimensions is not None
+
+
+def test_only_the_first_inputs_are_compared_if_the_number_of_inputs_varies() -> None:
+    """GIVEN a recurrent network that gets its hidden state only after the first call THEN the hidden state is not compared, but
+    the text is. GIVEN images in the first call and tokens in the second THEN no inputs are compared."""
+
+    def of(*inputs: tuple[tuple[int, ...], str]) -> WorkloadSignature:
+        return WorkloadSignature(100, 400, {"RNN": 1}, tuple(starmap(InputTensor, inputs)))
+
+    def run(samples: int) -> WorkloadSignature:
+        text, state = ((samples, 20), "int64"), ((2, samples, 64), "float32")
+        first = of(text).with_later_step(of(text, state).inputs, None)
+        assert first == of(text, state).with_later_step(of(text).inputs, None) == of(text)
+        return first.with_later_step(of(text, state).inputs, None)
+
+    assert compare_workloads(run(8), run(8)).sameness is Sameness.SAME_PROGRAM
+    assert compare_workloads(run(8), run(4)).sameness is Sameness.OTHER_BATCH_SIZE
+    varied = of(((8, 20), "int64")).with_later_step(of(((8, 30), "int64")).inputs, None)
+    assert varied.with_later_step(of(((8, 20), "int64"), ((8,), "int64")).inputs, None) == varied
+    assert of(((8, 3, 9, 9), "float32")).with_later_step(of(((8, 9), "int64")).inputs, None).inputs is None
 
 
 def test_a_smaller_last_batch_of_padded_sentences_does_not_vary_the_batch() -> None:
