@@ -47,7 +47,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
-from itertools import islice
+from itertools import islice, takewhile
 from math import inf
 from typing import NamedTuple
 
@@ -147,7 +147,11 @@ class StepMatcher:
         recorded = None if other is None else other.recorded
         if other is None and self.following()[:1] == ["other"]:
             _, recorded = self.next("other")
-        return recorded is not None and any(op_class(key.partition("|")[0]) == PLAIN for key in recorded.exact)
+        segments = [] if recorded is None else [recorded]
+        if ("optimizer", 0) in self.step.segments:  # if marks end the recorded steps, these ops are at the end of a step
+            at_end = takewhile(lambda of: of.name != "optimizer", reversed(self.step.segments.values()))
+            segments += [of for of in at_end if of.name == "other"]
+        return any(op_class(key.partition("|")[0]) == PLAIN for of in segments for key in of.exact)
 
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
         return [

@@ -35,8 +35,9 @@ Note [Copies to the GPU]
 Note [Ops before the batch]
     After the optimizer, a script may compute metrics or average weights before it loads the next batch. The recorder does not
     see these ops. Ops outside of modules therefore belong to "other" if a batch is loaded or copied to the GPU after them, and
-    before any loss or backward pass. Ops between the start of a step and the first call of a module also belong to "other".
-    The importer sees what follows, and a replay looks at the recorded step.
+    before any loss or backward pass. Ops between the start of a step and the first call of a module also belong to "other",
+    and so do ops between the optimizer and the end of a step. The importer sees what follows. A replay looks at the recorded
+    step.
 
 Note [Before the first phase]
     If `begin_ns` is set, the time between `begin_ns` and the first phase counts as "other". If the first phase is "loader",

@@ -344,6 +344,20 @@ def test_ops_at_the_start_of_an_evaluation_step_take_their_time_once() -> None:
     assert stage.simulator.stats.missing == {}
 
 
+def test_metrics_recorded_at_the_end_of_a_step_do_not_begin_a_forward_pass() -> None:
+    """GIVEN steps that end with an argmax, as if marks had ended them WHEN the script calls argmax after the optimizer THEN the
+    replayed steps begin with the phase "other"."""
+    metrics = Op("aten::argmax", 455, 6, kernel=(459, 5))
+    recorded = (StepKind.STEADY, [*TRAIN_PHASES, ("other", 450, 480)], [*TRAIN_OPS, metrics])
+    stage = Stage(recording_of([recorded] * 2))
+    train(stage)
+    for _ in range(2):
+        stage.op("aten::argmax")
+        train(stage)
+    assert [name for name, *_ in stage.log.phases][-6:] == ["other", "loader", "h2d", "forward", "backward", "optimizer"]
+    assert stage.simulator.stats.missing == {}
+
+
 @pytest.mark.parametrize("before", [["other"], ["other", "forward"]])
 def test_metrics_before_the_next_batch_belong_to_the_recorded_phase(before: list[str]) -> None:
     """GIVEN steps that begin with an argmax, and recorded it in "other" (or in "forward", as old recordings did) THEN the

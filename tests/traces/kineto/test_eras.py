@@ -409,6 +409,9 @@ STEP = op("Optimizer.step#SGD.step", 80, 10, cat="user_annotation")
         ([*METRICS, LOADER, *MM, STEP], [("other", 12), ("loader", 20), ("forward", 80), ("optimizer", 100)]),
         ([*METRICS, *COPY, *MODULE, STEP], [("other", 20), ("h2d", 29), ("forward", 80), ("optimizer", 100)]),
         ([*METRICS, *MODULE, STEP], [("other", 45), ("forward", 80), ("optimizer", 100)]),
+        # marks may end a step after its metrics
+        ([*MODULE, STEP, op("aten::argmax", 92, 5), call(5, 93), kernel(5, 95, 1)],
+         [("other", 45), ("forward", 80), ("optimizer", 90), ("other", 100)]),
         # after zero_grad, the recorder lets the forward pass begin at the end of zero_grad
         ([ZERO_GRAD, *ADD, *MODULE, STEP], [("other", 30), ("zero_grad", 32), ("forward", 80), ("optimizer", 100)]),
         # without modules, the first op may be part of the model
@@ -420,7 +423,7 @@ STEP = op("Optimizer.step#SGD.step", 80, 10, cat="user_annotation")
     ],
 )  # fmt: skip
 def test_metrics_after_the_optimizer_do_not_begin_a_forward_pass(events: list[Event], expected: list[tuple[str, int]]) -> None:
-    """GIVEN an op between the start of a step and the next batch THEN the op belongs to "other"."""
+    """GIVEN an op between an optimizer's step and the next batch THEN the op belongs to "other"."""
     assert phases_of(*events) == expected
 
 

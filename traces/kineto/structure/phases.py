@@ -27,9 +27,7 @@ def read_phases(steps: Steps, events: list[StepEvent], tables: RankTables, strin
     trains = any(event.name == "optimizer" for event in events)
     for row, (begin, end) in enumerate(zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)):
         first, last = np.searchsorted(starts_ns, [begin, end])
-        own = events[first:last]
-        if trains and (first == 0 or events[first - 1].name == "optimizer"):
-            own = _with_ops_before_batch(own)
+        own = _with_ops_after_optimizer(events[first:last], trains and (first == 0 or events[first - 1].name == "optimizer"))
         segments = _cut(splitter, own, begin, end) or [Segment("other", begin, end)]
         edges = np.array([s.start_ns for s in segments] + [end])
         device_ns = markers.at(edges)
@@ -56,19 +54,28 @@ def _without_overlaps(events: list[StepEvent]) -> list[StepEvent]:
     return found
 
 
-def _with_ops_before_batch(events: list[StepEvent]) -> list[StepEvent]:
+def _with_ops_after_optimizer(events: list[StepEvent], is_after: bool) -> list[StepEvent]:
     # see Note [Ops before the batch] in phase_rule.py
+    """Assign ops after an optimizer's step to "other". `is_after` is True if the step itself begins after an optimizer's
+    step."""
     shows_modules = any(event.in_module for event in events)
     is_op = [event.kind == PLAIN and not event.name for event in events]
+    has_phases = False
+    waiting, aside = list[int](), set[int]()
     for place, event in enumerate(events):
         is_batch = (event.name == "h2d" and shows_modules) or (event.name == "loader" and any(is_op[place:]))
-        if is_batch or (event.in_module and not any(of.name for of in events[:place])):
-            before = zip(events[:place], is_op[:place], strict=True)
-            return [of._replace(kind=ASIDE, is_recorded=False) if plain else of for of, plain in before] + events[place:]
-        ends = ("backward", "engine") if shows_modules else ("backward", "engine", "optimizer")
-        if event.in_module or event.kind == LOSS or event.seeds or event.name in ends:
-            break
-    return events
+        if is_batch or (event.in_module and not has_phases):
+            aside.update(waiting)
+        if is_batch or event.in_module or event.kind == LOSS or event.seeds or event.name in ("backward", "engine"):
+            is_after, waiting = False, []
+        elif event.name == "optimizer":
+            is_after, waiting = True, waiting if shows_modules else []
+        elif is_after and is_op[place]:
+            waiting.append(place)
+        has_phases |= bool(event.name)
+    if any(event.name == "optimizer" for event in events):
+        aside.update(waiting)
+    return [event._replace(kind=ASIDE, is_recorded=False) if place in aside else event for place, event in enumerate(events)]
 
 
 def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns: int) -> list[Segment]:
