@@ -116,6 +116,19 @@ def test_the_largest_batch_is_the_last_batch_that_fits(limit: int, start: int) -
     assert largest_batch(lambda batch: batch <= limit, start) == limit
 
 
+def test_the_search_for_the_largest_batch_doubles_its_steps() -> None:
+    """GIVEN 10 samples fit WHEN the search begins at 4 samples THEN its steps are 2 and 4 samples, and then the interval
+    between 10 and 18 samples is halved."""
+    tried = list[int]()
+
+    def fits(batch: int) -> bool:
+        tried.append(batch)
+        return batch <= 10
+
+    assert largest_batch(fits, 4) == 10
+    assert tried == [4, 6, 10, 18, 14, 12, 11]
+
+
 def test_there_is_no_batch_limit_if_requests_do_not_grow() -> None:
     assert largest_batch(lambda batch: True, 32) == MAX_BATCH
 

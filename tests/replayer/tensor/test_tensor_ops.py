@@ -581,6 +581,7 @@ def test_set_accepts_a_layout_and_enlarges_a_storage_that_is_too_small() -> None
     [
         ((-1, (2,), (1,)), "Tensor: invalid storage offset -1"),
         ((0, (2,), (1, 1)), r"unequal size length \(1\) and stride length \(2\)"),
+        ((0, (2, 2), (1, -1)), r"Storage size calculation overflowed with sizes=\[2, 2\] and strides=\[1, -1\]"),
         ((0, (2,), (-1,)), r"Storage size calculation overflowed with sizes=\[2\] and strides=\[-1\]"),
     ],
 )
