@@ -16,7 +16,7 @@ from replayer.errors import NotEmulated
 from replayer.state import STATE, computing, script_steps, started
 from replayer.tensor.node_numbers import ACCUMULATES
 from replayer.tensor.tensor import VirtualTensor, replace_saved_parameters
-from replayer.tensor.tensor_meta import BACKEND, in_words_of_cuda
+from replayer.tensor.tensor_meta import BACKEND, errors_of_cuda
 from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import around, patch, patch_around, patch_everywhere
@@ -46,11 +46,8 @@ def _run_backward(run: TorchFunction, outputs: TorchAny, gradients: TorchAny, *a
         if is_tensor and gradient.dim() and gradient.device != output.device:
             raise RuntimeError(f"invalid gradient at index {at} - expected device {output.device} but got {gradient.device}")
     replace_saved_parameters(lambda: _graph(_roots(outputs))[0])
-    try:
-        with _on_forward_streams(outputs):
-            return run(outputs, gradients, *args, **kwargs)
-    except RuntimeError as error:
-        raise in_words_of_cuda(error) from None
+    with errors_of_cuda(), _on_forward_streams(outputs):
+        return run(outputs, gradients, *args, **kwargs)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import torch
 from replayer.errors import warn_once_at_script
 from replayer.tensor.storage import VirtualStorage, other_device
 from replayer.tensor.tensor import TYPES, VirtualTensor
-from replayer.tensor.tensor_meta import in_words_of_cuda
+from replayer.tensor.tensor_meta import errors_of_cuda
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around
 
@@ -43,10 +43,8 @@ class _HostType(type):
         storage = getattr(args[0], "_untyped_storage", args[0]) if args else None
         if isinstance(storage, VirtualStorage):
             raise other_device(torch.empty(0, device="cpu"), storage)
-        try:
+        with errors_of_cuda():
             return cls.of_torch(*args, **options)
-        except (RuntimeError, TypeError) as error:
-            raise in_words_of_cuda(error) from None
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, cls.of_torch)

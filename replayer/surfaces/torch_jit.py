@@ -22,7 +22,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from replayer.compiled.torchscript import as_in_pytorch, compiling, in_unit, printed_as_in_pytorch, show_all_as_in_pytorch
 from replayer.tensor.tensor import VirtualTensor
-from replayer.tensor.tensor_meta import BACKEND, in_words_of_cuda
+from replayer.tensor.tensor_meta import BACKEND, errors_of_cuda
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import PATCHES, patch, patch_around
 
@@ -49,9 +49,8 @@ def install(torch_module: ModuleType) -> None:
 
         VirtualTensor.__torch_dispatch__ = staticmethod(noted)
         try:
-            return trace(*args, **kwargs)
-        except RuntimeError as error:
-            raise in_words_of_cuda(error) from None
+            with errors_of_cuda():
+                return trace(*args, **kwargs)
         finally:
             VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
 

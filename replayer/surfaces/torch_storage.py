@@ -18,7 +18,7 @@ from replayer.tensor.allocation import allocate
 from replayer.tensor.device_args import checked_index, index_of
 from replayer.tensor.storage import LARGEST, VirtualStorage, other_device
 from replayer.tensor.tensor import VirtualTensor
-from replayer.tensor.tensor_meta import in_words_of_cuda
+from replayer.tensor.tensor_meta import errors_of_cuda
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around
 
@@ -44,10 +44,8 @@ def install(torch_module: ModuleType) -> None:
         storage = args[0]._untyped_storage if args and isinstance(args[0], typed) else args[0] if args else None
         if isinstance(storage, VirtualStorage if self.is_cpu else untyped):
             return torch.empty(0, dtype=self.dtype, device=self.device).set_(args[0])
-        try:
+        with errors_of_cuda():
             return of_host(self, *args, **options)
-        except (RuntimeError, TypeError) as error:
-            raise in_words_of_cuda(error) from None
 
     def set_(of_host: TorchAny, self: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
         source = args[0] if args else options.get("source")

@@ -22,7 +22,7 @@ from replayer.tensor.planning.shape_inference import QUANTISED
 from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.subclasses import plain_class, virtual_class
 from replayer.tensor.tensor import ACTUAL_CLASS, VirtualTensor, move_to
-from replayer.tensor.tensor_meta import BACKEND, in_words_of_cuda, is_virtual
+from replayer.tensor.tensor_meta import BACKEND, errors_of_cuda, in_words_of_cuda, is_virtual
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch, patch_around, stands_for, temporarily_set
 from traces.script.script_hooks import SCALAR_READS
@@ -51,7 +51,8 @@ def install(torch_module: ModuleType) -> None:
 
     patch(torch_module.utils, swap_tensors=swapped)
     patch(torch_module, tensor=_from_data(with_pin_memory(_on_backend_device(torch.tensor))))
-    patch(torch_module, as_tensor=_on_backend_device(torch.as_tensor), asarray=_on_backend_device(torch.asarray))
+    patch(torch_module, as_tensor=_on_backend_device(torch.as_tensor))
+    patch(torch_module, asarray=_on_backend_device(errors_of_cuda()(torch.asarray)))
     deterministic = "deterministic_algorithms", "deterministic_fill_uninitialized_memory"
     settings = [f"_set_{name}" for name in ("default_dtype", "default_tensor_type", *deterministic)]
     patch_around(torch._C, **dict.fromkeys(settings, _clear_plans))

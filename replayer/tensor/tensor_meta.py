@@ -11,7 +11,8 @@ Tensors with equal metadata share one metadata object.
 from __future__ import annotations
 
 import re
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -51,6 +52,15 @@ def words_of_cuda(text: str) -> str:
 def in_words_of_cuda(error: Exception) -> Exception:
     text = words_of_cuda(str(error))
     return error if text == str(error) else type(error)(text)
+
+
+@contextmanager
+def errors_of_cuda() -> Iterator[None]:
+    """Replace the device name "lazy" by "cuda" in the errors that PyTorch raises in the `with` block."""
+    try:
+        yield
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise in_words_of_cuda(error) from None
 
 
 # error messages of CPU kernels -> CUDA kernels

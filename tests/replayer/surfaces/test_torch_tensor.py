@@ -28,6 +28,16 @@ def test_a_gradient_is_on_the_same_device_type_as_its_tensor() -> None:
         on_host.grad = torch.ones(2, device="cuda")
 
 
+def test_asarray_without_a_copy_names_the_device_cuda_in_its_error() -> None:
+    """GIVEN a tensor on the first GPU WHEN a script calls torch.asarray with copy=False and the second GPU THEN the error
+    names both GPUs "cuda", as PyTorch does."""
+    use(devices=2)
+    x = torch.ones(3, device="cuda")
+    with pytest.raises(ValueError, match=r"^can't alias tensor from device 'cuda:0' to 'cuda:1'\.$"):
+        torch.asarray(x, copy=False, device="cuda:1")
+    assert torch.asarray(x, copy=False, device="cuda:0").data_ptr() == x.data_ptr()
+
+
 def test_only_torch_shares_the_memory_of_a_virtual_tensor() -> None:
     use()
     x = torch.ones(3, device="cuda")
