@@ -83,6 +83,7 @@ class PatchedTime:
                 return self.clock.stand_by(deadline_ns)
             if self._is_polling() and seconds <= _LONGEST_POLL_S and _others_run():
                 real(seconds)
+            self.clock.slept_ns += max(deadline_ns - self.clock.now_ns(), 0)
             return self.clock.wait_until(deadline_ns)
 
         return _like(real, sleep)

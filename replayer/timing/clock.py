@@ -56,6 +56,7 @@ class Clock(Protocol):
     speed: Fraction = Fraction(1)  # nanoseconds of this clock per nanosecond of the script's time
     flows: bool = True  # False if only waits advance the clock; see Note [The recorded clock]
     skips_waits: bool = False  # True if waits take no real time
+    slept_ns: int = 0  # total time of the script's calls of `time.sleep` on the main thread
     _polled_ns: Mapping[int, int] = {}  # for each end time of pending work, the time of the first query
 
     def now_ns(self) -> int: ...
@@ -220,6 +221,10 @@ class ScaledClock(Clock):
         self.speed = Fraction(speed)
         self.flows, self.skips_waits = clock.flows, clock.skips_waits
         self._begin_ns = clock.now_ns()
+
+    @property
+    def slept_ns(self) -> int:  # type: ignore[override]
+        return self._clock.slept_ns * self.speed.numerator // self.speed.denominator
 
     def now_ns(self) -> int:
         passed_ns = self._clock.now_ns() - self._begin_ns

@@ -45,6 +45,7 @@ class FakeClock:
     speed = Fraction(1)
     flows, skips_waits = True, False
     ahead_ns: int | None = None
+    slept_ns = 0
     _polled_ns: Mapping[int, int] = {}
 
     def __init__(self, time_ns: int = 1_000_000 * US) -> None:

@@ -19,6 +19,10 @@ Note [Waits between phases]
     The recorder counts a synchronization between two phases as part of the second phase. In a recording without kernels, the
     time of a phase therefore begins when the previous phase ends.
 
+Note [Sleeping between phases]
+    If a script sleeps between two phases, the recorded time of the second phase contains the sleep. If the recording has
+    kernels, the second phase of the replay therefore begins before the sleep. Otherwise, the sleep would count twice.
+
 Note [Ops between recorded phases]
     The recorder of phases sees no single ops. When a recording without ops, or with CUDA graphs that the script captured, is
     replayed, an op such as `aten::add` therefore begins no phase if the next recorded phase begins with a call, such as a copy
@@ -149,6 +153,7 @@ class StepTracker:
         self._has_kernels = recording.trace.grain == "kernel"
         self._sees_no_ops = self._by_phases or recording.has_phases_of_recorder
         self._left_ns = NONE  # time at which the host left the current phase or step, see Note [Waits between phases]
+        self._slept_ns = NONE  # how long the script had slept when it left the current phase
         self._wall_ns = scheduler.clock.now_ns()
         self._loader_ns = 0
         self._clock_paused_for_loader = False  # True if the clock is paused for the current call of the loader
@@ -261,6 +266,8 @@ class StepTracker:
             self._leave_loader(thread, now_ns)
         elif self._by_phases:
             self._left_ns = thread.host_ns
+        else:
+            self._slept_ns = self._scheduler.clock.slept_ns
 
     def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
         """End the setup. Work before the first batch is not part of a training step."""
@@ -435,6 +442,9 @@ class StepTracker:
         elif now_ns > due_ns and recorded is not None:
             in_time_ns = due_ns if self._library is None else max(due_ns, self._begun_device_ns + recorded.device_ns)
             scheduler.stats.lag_ns += max(now_ns - in_time_ns, 0)
+        if self._slept_ns != NONE:  # see Note [Sleeping between phases]
+            now_ns -= self._scheduler.clock.slept_ns - self._slept_ns
+            self._slept_ns = NONE
         thread.host_ns = max(due_ns, now_ns)
         self._ops_in[self._evaluates, segment.name, segment.count] = segment.ops
         self.stages.leave(len(self._done))

@@ -344,6 +344,25 @@ def test_ops_at_the_start_of_an_evaluation_step_take_their_time_once() -> None:
     assert stage.simulator.stats.missing == {}
 
 
+@pytest.mark.parametrize(("sleeps_us", "takes_us"), [(0, 450), (15, 450), (70, 502)])
+def test_a_sleep_between_two_phases_counts_once(sleeps_us: int, takes_us: int) -> None:
+    """GIVEN a recorded copy that ends after 112 us, and a forward pass whose first op begins after 130 us WHEN the script
+    sleeps between them THEN the op begins at the recorded time, or when the sleep ends."""
+    stage = Stage(recording_of([TRAIN] * 2))
+    for _ in range(3):
+        stage.within("loader", wait_us=100)
+        stage.within("h2d", "aten::copy_")
+        stage.clock.slept_ns += sleeps_us * US
+        stage.clock.time_ns = stage.thread.host_ns + sleeps_us * US
+        stage.module()
+        stage.op("aten::mm")
+        stage.op("aten::relu")
+        stage.within("backward", "aten::mm_backward")
+        stage.within("optimizer", "aten::add_")
+        stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+    assert durations_us(stage)[1:] == [takes_us, takes_us]
+
+
 def test_metrics_recorded_at_the_end_of_a_step_do_not_begin_a_forward_pass() -> None:
     """GIVEN steps that end with an argmax, as if marks had ended them WHEN the script calls argmax after the optimizer THEN the
     replayed steps begin with the phase "other"."""
