@@ -60,10 +60,11 @@ def _with_ops_after_optimizer(events: list[StepEvent], is_after: bool) -> list[S
     step."""
     shows_modules = any(event.in_module for event in events)
     is_op = [event.kind == PLAIN and not event.name for event in events]
+    last_op = max((place for place, plain in enumerate(is_op) if plain), default=0)
     has_phases = False
     waiting, aside = list[int](), set[int]()
     for place, event in enumerate(events):
-        is_batch = (event.name == "h2d" and shows_modules) or (event.name == "loader" and any(is_op[place:]))
+        is_batch = (event.name == "h2d" and shows_modules) or (event.name == "loader" and place < last_op)
         if is_batch or (event.in_module and not has_phases):
             aside.update(waiting)
         if is_batch or event.in_module or event.kind == LOSS or event.seeds or event.name in ("backward", "engine"):
